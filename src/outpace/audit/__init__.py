@@ -1,0 +1,1 @@
+"""Proofs of losslessness: exact enumeration through the production code, and the models it runs on."""

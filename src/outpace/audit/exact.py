@@ -1,0 +1,96 @@
+"""Exact output laws, by running the production code on every outcome of its coins."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from itertools import pairwise
+
+import torch
+
+from ..core.protocols import Coins, LogitsPipeline
+from ..core.types import Key, Law
+from .toy import LogitsOf
+
+_SLIVER = 1e-15  # stretches narrower than this are rounding of the cuts, not outcomes
+
+
+class EnumeratingCoins:
+    """Coins that follow a script of branches and say how likely that script is.
+
+    Every key stands for one uniform number in [0, 1). What was answered so far confines it to an
+    interval; a later question about the same key splits what is left. So code that asks the same coin
+    twice is modelled exactly as it would behave, and is found out if that bends its law.
+    """
+
+    def __init__(self, script: Sequence[int]) -> None:
+        self._script = script
+        self._interval: dict[Hashable, tuple[float, float]] = {}
+        self.weight = 1.0
+        self.choices: list[tuple[int, int]] = []  # at every branching: the branch taken, of how many
+
+    def bernoulli(self, key: Key, prob: float) -> bool:
+        return self._split(key, [0.0, min(max(prob, 0.0), 1.0), 1.0]) == 0
+
+    def categorical(self, key: Key, law: Law) -> int:
+        mass = torch.cumsum(law.probs.double(), dim=0)
+        return law.token(self._split(key, [0.0, *(mass / mass[-1]).tolist()]))
+
+    def gumbel_argmax(self, position: int, law: Law) -> int:
+        if law.probs.numel() == 1:
+            return law.token(0)
+        raise NotImplementedError("Gumbel noise is continuous: `match` is proved by token identity instead")
+
+    def _split(self, key: Hashable, cuts: list[float]) -> int:
+        low, high = self._interval.get(key, (0.0, 1.0))
+        stretches = [(i, max(low, a), min(high, b)) for i, (a, b) in enumerate(pairwise(cuts))]
+        stretches = [stretch for stretch in stretches if stretch[2] - stretch[1] > _SLIVER]
+        branch = 0
+        if len(stretches) > 1:
+            depth = len(self.choices)
+            branch = self._script[depth] if depth < len(self._script) else 0
+            self.choices.append((branch, len(stretches)))
+        index, a, b = stretches[branch]
+        self.weight *= (b - a) / (high - low)
+        self._interval[key] = (a, b)
+        return index
+
+
+def enumerate_law(run: Callable[[Coins], Hashable], most: int = 200_000) -> dict[Hashable, float]:
+    """The exact law of what ``run`` returns, over all outcomes of its coins (depth-first).
+    Raises RuntimeError beyond ``most`` outcomes."""
+    law: dict[Hashable, float] = defaultdict(float)
+    script: list[int] = []
+    for _ in range(most):
+        coins = EnumeratingCoins(script)
+        law[run(coins)] += coins.weight
+        choices = coins.choices
+        while choices and choices[-1][0] + 1 == choices[-1][1]:
+            choices.pop()
+        if not choices:
+            return dict(law)
+        script = [branch for branch, _ in choices]
+        script[-1] += 1
+    raise RuntimeError(f"more than {most} outcomes: make the case smaller")
+
+
+def plain_law(
+    logits_of: LogitsOf, pipeline: LogitsPipeline, prompt: Sequence[int], count: int
+) -> dict[Hashable, float]:
+    """The law of the next ``count`` tokens under the target alone, multiplied out without a cache."""
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(count):
+        longer: dict[tuple[int, ...], float] = {}
+        for tokens, weight in law.items():
+            prefix = (*prompt, *tokens)
+            step = pipeline.law(torch.as_tensor(logits_of(prefix), dtype=torch.float64), prefix)
+            for index, prob in enumerate(step.probs.tolist()):
+                if prob > 0:
+                    longer[(*tokens, step.token(index))] = weight * prob
+        law = longer
+    return dict(law)
+
+
+def total_variation(one: dict[Hashable, float], other: dict[Hashable, float]) -> float:
+    """Half the sum of absolute differences, in [0, 1]."""
+    return sum(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in {*one, *other}) / 2

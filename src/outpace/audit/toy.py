@@ -1,0 +1,71 @@
+"""A model given as a function of the prefix: small enough to enumerate, real enough to run the loop on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.cache import KVCache
+from ..core.errors import ContextError
+from ..core.types import Capabilities, Chunk, Forward
+
+LogitsOf = Callable[[tuple[int, ...]], Sequence[float] | Tensor]
+
+
+class ToyRuntime:
+    """A Runtime whose logits are ``logits_of(prefix)``, in float64.
+
+    It keeps the token ids in the KV cache and reads the prefix back from there, so that a cache that is
+    rolled back or compacted wrongly shows in the output. ``forwards`` counts passes.
+    """
+
+    def __init__(self, logits_of: LogitsOf, vocab_size: int, context: int = 4096) -> None:
+        self._logits_of, self.vocab_size, self.context = logits_of, vocab_size, context
+        self.forwards = 0
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(trees=True, rollback=None, dtype=torch.float64, row_invariant=True)
+
+    def new_cache(self) -> KVCache:
+        return KVCache(layers=1, kv_heads=1, head_dim=1, dtype=torch.float64)
+
+    def forward(self, chunks: Sequence[Chunk], cache: KVCache, want: Sequence[str] = ()) -> Forward:
+        self.forwards += 1
+        return Forward([self._chunk(chunk, cache) for chunk in chunks])
+
+    def _chunk(self, chunk: Chunk, cache: KVCache) -> Tensor:
+        start, rows = cache.length(chunk.slot), len(chunk.tokens)
+        cache.require(chunk.slot, rows)
+        keys, _ = cache.storage(chunk.slot)
+        keys[0, 0, start : start + rows, 0] = torch.tensor(chunk.tokens, dtype=torch.float64)
+        cache.advance(chunk.slot, rows)
+        cached = tuple(int(token) for token in keys[0, 0, :start, 0])
+        parents = range(-1, rows - 1) if chunk.parents is None else chunk.parents
+        paths: list[tuple[int, ...]] = []
+        for token, parent in zip(chunk.tokens, parents, strict=True):
+            paths.append((*(paths[parent] if parent >= 0 else cached), token))
+        if any(len(path) > self.context for path in paths):
+            raise ContextError(f"position {max(map(len, paths)) - 1} is beyond the context of {self.context}")
+        wanted = [torch.as_tensor(self._logits_of(p), dtype=torch.float64) for p in paths[chunk.logits_from :]]
+        return torch.stack(wanted) if wanted else torch.empty(0, self.vocab_size, dtype=torch.float64)
+
+
+def hashed_logits(vocab_size: int, seed: int, sharpness: float = 2.0, order: int | None = None) -> LogitsOf:
+    """Pseudo-random logits that depend on the last ``order`` tokens of the prefix (None: on all of it).
+    Two toys with the same seed agree wholly; mix them to set how often a draft is right."""
+
+    def logits_of(prefix: tuple[int, ...]) -> Tensor:
+        state = seed & 0x7FFFFFFF
+        for token in prefix if order is None else prefix[-order:]:
+            state = (state * 1103515245 + token * 12820163 + 12345) & 0x7FFFFFFF
+        generator = torch.Generator().manual_seed(state)
+        return sharpness * torch.randn(vocab_size, generator=generator, dtype=torch.float64)
+
+    return logits_of
+
+
+def mixed_logits(target: LogitsOf, other: LogitsOf, share: float) -> LogitsOf:
+    """A draft between the target (share 1) and something unrelated (share 0)."""
+    return lambda prefix: share * torch.as_tensor(target(prefix)) + (1 - share) * torch.as_tensor(other(prefix))

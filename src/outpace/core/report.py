@@ -1,0 +1,99 @@
+"""What a generation cost and what drafting brought."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass
+class Report:
+    """Counts and seconds of one request. Counts include only what was emitted: a run cut by a stop
+    charges the tokens before the cut.
+
+    ``target_passes``: verification passes (prefill apart). ``drafted``: tokens proposed; ``tested``:
+    drafted tokens compared with the target; ``accepted``: those that stood and were emitted.
+    Seconds are wall time, shared out evenly among the sessions of a batch.
+    """
+
+    drafter: str = "none"
+    rule: str = "match"
+    gamma: int = 0
+    seed: int = 0
+    prompt_tokens: int = 0
+    emitted: int = 0
+    target_passes: int = 0
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+    seconds_prefill: float = 0.0
+    seconds_draft_prefill: float = 0.0
+    seconds_draft: float = 0.0
+    seconds_target: float = 0.0
+    seconds_sample: float = 0.0
+    seconds_other: float = 0.0
+    one_row_seconds: float | None = None  # a one-row target pass, measured by the engine
+    rows_cost: float | None = None  # v(gamma + 1): a pass over gamma + 1 rows / over one
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def alpha(self) -> float | None:
+        """Accepted / tested; None when nothing was tested."""
+        return self.accepted / self.tested if self.tested else None
+
+    @property
+    def block_efficiency(self) -> float | None:
+        """Tokens emitted per target pass, prefill excluded."""
+        return self.emitted / self.target_passes if self.target_passes else None
+
+    @property
+    def seconds_decode(self) -> float:
+        """Seconds after the prompt was read."""
+        return self.seconds_draft + self.seconds_target + self.seconds_sample + self.seconds_other
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Emitted tokens per second, prefill excluded."""
+        return self.emitted / self.seconds_decode if self.seconds_decode > 0 else None
+
+    @property
+    def c(self) -> float | None:
+        """Seconds to draft one token / seconds of a one-row target pass."""
+        if not self.drafted or not self.one_row_seconds:
+            return None
+        return self.seconds_draft / self.drafted / self.one_row_seconds
+
+    @property
+    def predicted_speedup(self) -> float | None:
+        """Tokens per round (1 - alpha^(gamma+1)) / (1 - alpha) over what a round costs in one-row
+        passes, v(gamma+1) + drafting + overhead (2211.17192, theorem 3.8, with v and overhead added)."""
+        if self.alpha is None or not self.one_row_seconds or not self.rows_cost or not self.target_passes:
+            return None
+        depth = self.drafted / self.target_passes
+        rest = (self.seconds_draft + self.seconds_sample + self.seconds_other) / self.target_passes
+        return expected_tokens(self.alpha, depth) / (self.rows_cost + rest / self.one_row_seconds)
+
+    @property
+    def paper_speedup(self) -> float | None:
+        """The paper's own prediction, (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + 1)) (theorem 3.8)."""
+        if self.alpha is None or not self.target_passes:
+            return None
+        depth = self.drafted / self.target_passes
+        return expected_tokens(self.alpha, depth) / (depth * (self.c or 0.0) + 1)
+
+    @property
+    def measured_speedup(self) -> float | None:
+        """Measured tokens per second over one token per one-row pass."""
+        if self.tokens_per_second is None or not self.one_row_seconds:
+            return None
+        return self.tokens_per_second * self.one_row_seconds
+
+    def as_dict(self) -> dict[str, object]:
+        """Counts, seconds and all derived figures, ready for JSON."""
+        derived = ("alpha", "block_efficiency", "c", "tokens_per_second", "seconds_decode")
+        derived += ("predicted_speedup", "paper_speedup", "measured_speedup")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+
+def expected_tokens(alpha: float, gamma: float) -> float:
+    """Tokens per round with ``gamma`` drafts each accepted with probability ``alpha`` (equation 1)."""
+    return gamma + 1 if alpha >= 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)

@@ -1,0 +1,1 @@
+"""The one loop, and what joins the parts around it."""

@@ -1,0 +1,286 @@
+"""Engine: prompts in, results and streams out, over one loop."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import statistics
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from ..core.errors import ContextError, ParameterError
+from ..core.protocols import Drafter, Rule, Session
+from ..core.report import Report
+from ..core.types import Chunk, SamplingParams
+from ..models.chat import encode_chat, encode_prompt
+from ..models.loading import LoadedModel
+from ..models.tokenizer import StreamDecoder
+from ..sampling.coins import KeyedCoins
+from ..sampling.pipeline import Pipeline
+from .loop import Loop
+from .text import TextState
+
+Message = Mapping[str, object]
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Text as it stands, token ids, or chat messages ``{"role": ..., "content": ...}``."""
+
+_CONTEXT_TAIL = 8  # prompt tokens shown to the detokenizer, so that a first piece keeps its leading space
+
+
+@dataclass(frozen=True)
+class Result:
+    """One answer. ``token_ids`` are the tokens that ``text`` needs; an end token is among them, and so is
+    the token that straddles a stop string. ``finish_reason``: "stop", "length" or "cancelled"."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    prompt_tokens: int
+    report: Report
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a round added to a stream: text that is certain, and the tokens it came from."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None = None
+
+
+class Stream:
+    """Iterates over the events of one answer. Closing it early frees everything; ``result`` then holds
+    what was generated, with finish reason "cancelled"."""
+
+    def __init__(self, engine: Engine, session: Session) -> None:
+        self._engine, self._session = engine, session
+        self._events = engine._stream(session)
+        self.result: Result | None = None
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return next(self._events)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop generating and free what it held."""
+        if self.result is None:
+            self._events.close()
+            self.result = self._engine._finish(self._session)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Engine:
+    """A target model with a drafter and an acceptance rule. Made by :func:`outpace.load`.
+
+    May be shared between threads: rounds of different calls take turns, and with the ``match`` rule
+    every call gets what it would get alone.
+    """
+
+    def __init__(
+        self, target: LoadedModel, drafter: Drafter, rule: Rule, *, names: tuple[str, str], gamma: int, max_batch: int
+    ) -> None:
+        self.target = target
+        self.gamma = gamma
+        self.drafter_name, self.rule_name = names
+        self._max_batch = max_batch
+        self._loop = Loop(target.runtime, drafter, rule, self._commit)
+        self._texts: dict[int, TextState] = {}
+        self._ends: dict[int, frozenset[int]] = {}
+        self._ids = itertools.count()
+        self._lock = threading.Lock()
+        self._row_seconds: dict[int, float] = {}
+
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        gamma: int | None = None,
+    ) -> Result | list[Result]:
+        """Answer one prompt, or each of a list of prompts (the answers keep their order).
+
+        ``params``: one for all, or one for each prompt. ``gamma`` overrides the drafted tokens a round
+        for this call; 0 is plain decoding. Raises ParameterError, ContextError, TemplateError.
+        """
+        if _is_single(prompt):
+            if params is not None and not isinstance(params, SamplingParams):
+                raise ParameterError("one prompt takes one SamplingParams, not a list")
+            return self._answer([self._session(prompt, params, gamma)])[0]  # type: ignore[arg-type]
+        every = [params] * len(prompt) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(every) != len(prompt):
+            raise ParameterError(f"{len(every)} SamplingParams were given for {len(prompt)} prompts")
+        return self._answer([self._session(p, q, gamma) for p, q in zip(prompt, every, strict=True)])  # type: ignore[arg-type]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, gamma: int | None = None) -> Stream:
+        """Answer one prompt piece by piece. The pieces' texts joined are the result's text."""
+        return Stream(self, self._session(prompt, params, gamma))
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids that a prompt becomes. Raises ParameterError when there are none."""
+        tokenizer = self.target.tokenizer
+        if isinstance(prompt, str):
+            ids = encode_prompt(tokenizer, prompt)
+        elif prompt and isinstance(prompt[0], Mapping):
+            ids = encode_chat(tokenizer, self.target.chat_template, list(prompt))  # type: ignore[arg-type]
+        else:
+            ids = [_token(token, tokenizer.size) for token in prompt]
+        if not ids:
+            raise ParameterError("the prompt is empty, and this model's tokenizer has no token to begin with")
+        return ids
+
+    def _session(self, prompt: Prompt, params: SamplingParams | None, gamma: int | None) -> Session:
+        params = params or SamplingParams()
+        if gamma is not None and (isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0):
+            raise ParameterError(f"gamma must be a whole number of at least 0, not {gamma!r}")
+        ids = self.encode(prompt)
+        context = self.target.runtime.context
+        if len(ids) > context:
+            raise ContextError(f"the prompt has {len(ids)} tokens, but the model's context ends at {context}")
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        limit = context if params.max_tokens is None else min(context, len(ids) + params.max_tokens)
+        session = Session(
+            id=next(self._ids),
+            tokens=ids,
+            prompt_length=len(ids),
+            params=params,
+            pipeline=Pipeline(params),
+            coins=KeyedCoins(seed),
+            limit=limit,
+            gamma=self.gamma if gamma is None else gamma,
+        )
+        report = session.report
+        report.drafter, report.rule = self.drafter_name if session.gamma else "none", self.rule_name
+        report.gamma, report.seed, report.prompt_tokens = session.gamma, seed, len(ids)
+        if len(ids) >= limit:
+            session.finish = "length"
+        self._texts[session.id] = TextState(StreamDecoder(self.target.tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
+        own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
+        self._ends[session.id] = own_ends | frozenset(params.stop_token_ids)
+        return session
+
+    def _answer(self, sessions: list[Session]) -> list[Result]:
+        """Run sessions to their ends, at most max_batch at a time, the next one joining as one leaves."""
+        waiting = deque(session for session in sessions if session.finish is None)
+        active: list[Session] = []
+        try:
+            while waiting or active:
+                joining = [waiting.popleft() for _ in range(min(len(waiting), self._max_batch - len(active)))]
+                active += joining
+                with self._lock:
+                    self._loop.admit(joining)
+                    self._loop.round(active)
+                    for session in active:
+                        if session.finish is not None:
+                            self._loop.release(session)
+                active = [session for session in active if session.finish is None]
+        finally:
+            with self._lock:
+                for session in active:
+                    self._loop.release(session)
+        return [self._finish(session) for session in sessions]
+
+    def _stream(self, session: Session) -> Iterator[Event]:
+        text = self._texts[session.id]
+        shown = session.prompt_length
+        try:
+            if session.finish is None:
+                with self._lock:
+                    self._loop.admit([session])
+            while session.finish is None:
+                with self._lock:
+                    self._loop.round([session])
+                if session.finish is not None:
+                    break
+                piece, count = text.take()
+                if piece or count:
+                    yield Event(piece, session.tokens[shown : shown + count])
+                    shown += count
+            text.finish()
+            piece, count = text.take(final=True)
+            yield Event(piece, session.tokens[shown : shown + count], session.finish)
+        finally:
+            with self._lock:
+                self._loop.release(session)
+
+    def _commit(self, session: Session, tokens: Sequence[int]) -> int:
+        """The one place where an answer ends: end tokens, stop strings, the limit of length."""
+        ends, text = self._ends[session.id], self._texts[session.id]
+        for taken, token in enumerate(tokens, start=1):
+            session.tokens.append(token)
+            stopped = text.push(token)
+            if stopped or token in ends:
+                session.finish = "stop"
+            elif len(session.tokens) >= session.limit:
+                session.finish = "length"
+            if session.finish is not None:
+                return taken
+        return len(tokens)
+
+    def _finish(self, session: Session) -> Result:
+        """The result of a session that has been released."""
+        text = self._texts.pop(session.id)
+        del self._ends[session.id]
+        text.finish()
+        report = session.report
+        report.emitted = text.tokens
+        report.accepted = min(report.accepted, report.emitted)
+        if report.drafted:
+            self._add_costs(report)
+        ids = session.generated[: text.tokens]
+        return Result(text.text, ids, session.finish or "cancelled", session.prompt_length, report)
+
+    def _add_costs(self, report: Report) -> None:
+        rows = 1 + round(report.drafted / report.target_passes)
+        report.one_row_seconds = self.pass_seconds(1)
+        report.rows_cost = self.pass_seconds(rows) / report.one_row_seconds
+
+    def pass_seconds(self, rows: int, cached: int = 128, repeats: int = 3) -> float:
+        """Seconds of a target pass over ``rows`` rows behind ``cached`` entries: the median of some
+        passes, measured once for each number of rows and remembered."""
+        with self._lock:
+            if rows not in self._row_seconds:
+                runtime, cache = self.target.runtime, self._loop.cache
+                cached = max(0, min(cached, runtime.context - rows))
+                slot = cache.open(cached + rows)
+                try:
+                    if cached:
+                        runtime.forward([Chunk(slot, [0] * cached, logits_from=cached)], cache)
+                    times = []
+                    for _ in range(repeats):
+                        start = perf_counter()
+                        runtime.forward([Chunk(slot, [0] * rows)], cache)
+                        times.append(perf_counter() - start)
+                        cache.keep(slot, cached, [])
+                finally:
+                    cache.close(slot)
+                self._row_seconds[rows] = statistics.median(times)
+            return self._row_seconds[rows]
+
+
+def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:
+    if isinstance(prompt, str):
+        return True
+    if not isinstance(prompt, Sequence):
+        raise ParameterError(f"a prompt is text, token ids, chat messages or a list of these, not {type(prompt).__name__}")
+    # An empty list is an empty batch: there is nothing to say which other kind it was meant to be.
+    return bool(prompt) and isinstance(prompt[0], (int, Mapping))
+
+
+def _token(token: object, size: int) -> int:
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
+        raise ParameterError(f"prompt token {token!r} is not an id of the vocabulary of {size}")
+    return token

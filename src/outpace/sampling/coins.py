@@ -1,0 +1,73 @@
+"""Keyed randomness: every coin is a pure function of a seed and of what it is for.
+
+The generator is Philox4x32-10 (Salmon et al., SC 2011): a counter in, four 32-bit words out. ``match``
+noise is keyed by (seed, sample, position, token id), so that a token at a position meets the same noise
+whichever round, draft or batch asks. The coins of ``ratio`` and ``block`` are keyed by (seed, sample,
+round base, node, use): they look at coins of later positions and may discard them, so that a key by
+position would use them again in the next round, knowing what they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ..core.types import USES, Key, Law
+
+_MASK = np.uint64(0xFFFFFFFF)
+_NOISE = len(USES)  # the tag of match noise; tags below it are the uses of round coins
+
+
+def philox(counter: tuple[np.ndarray, ...], seed: int) -> tuple[np.ndarray, ...]:
+    """Philox4x32-10. ``counter``: four uint64 arrays of 32-bit words; ``seed``: 64 bits. Four arrays alike."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
+    for _ in range(10):
+        first, second = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1, c2, c3 = (second >> 32) ^ c1 ^ k0, second & _MASK, (first >> 32) ^ c3 ^ k1, first & _MASK
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & _MASK, (k1 + np.uint64(0xBB67AE85)) & _MASK
+    return c0, c1, c2, c3
+
+
+def gumbel_noise(seed: int, sample: int, position: int, ids: np.ndarray) -> np.ndarray:
+    """Standard Gumbel noise of token ``ids`` at a position: float64, from a 32-bit uniform in (0, 1)."""
+    blocks, lanes = np.divmod(ids.astype(np.uint64), np.uint64(4))
+    unique, inverse = np.unique(blocks, return_inverse=True)
+    tail = [np.full_like(unique, value) for value in (position, sample, _NOISE)]
+    words = np.stack(philox((unique, tail[0], tail[1], tail[2]), seed))  # [4, blocks]
+    uniform = (words[lanes.astype(np.int64), inverse] + 0.5) * 2.0**-32
+    return -np.log(-np.log(uniform))
+
+
+def quantile(law: Law, uniform: float) -> int:
+    """The token whose stretch of the cumulative law holds ``uniform``, a number in [0, 1)."""
+    mass = torch.cumsum(law.probs.double(), dim=0)
+    index = int(torch.searchsorted(mass, uniform * float(mass[-1]), right=True))
+    return law.token(min(index, mass.numel() - 1))
+
+
+class KeyedCoins:
+    """The coins of one request. ``sample`` numbers the answers drawn for one seed."""
+
+    def __init__(self, seed: int, sample: int = 0) -> None:
+        self.seed, self.sample = seed, sample
+
+    def uniform(self, key: Key) -> float:
+        """A number in [0, 1) with 53 random bits."""
+        words = (key.node & 0xFFFFFFFF, key.base, self.sample, USES.index(key.use))
+        counter = tuple(np.array([word], dtype=np.uint64) for word in words)
+        high, low, _, _ = philox(counter, self.seed)
+        return ((int(high[0]) << 21) | (int(low[0]) >> 11)) * 2.0**-53
+
+    def bernoulli(self, key: Key, prob: float) -> bool:
+        return self.uniform(key) < prob
+
+    def categorical(self, key: Key, law: Law) -> int:
+        return law.token(0) if law.probs.numel() == 1 else quantile(law, self.uniform(key))
+
+    def gumbel_argmax(self, position: int, law: Law) -> int:
+        if law.probs.numel() == 1:
+            return law.token(0)
+        ids = np.arange(law.probs.numel()) if law.ids is None else law.ids.numpy()
+        noise = torch.from_numpy(gumbel_noise(self.seed, self.sample, position, ids))
+        return law.token(int(torch.argmax(torch.log(law.probs.double()) + noise)))
