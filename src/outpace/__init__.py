@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from .core.errors import OutpaceError
 from .core.report import Report
-from .core.types import SamplingParams
 
 if TYPE_CHECKING:
+    from .core.types import SamplingParams
     from .engine.build import load
     from .engine.engine import Engine, Event, Result, Stream
 
 __version__ = "0.1.0"
 __all__ = ["Engine", "Event", "OutpaceError", "Report", "Result", "SamplingParams", "Stream", "load"]
 
+# Torch and the tokenizers take seconds to import; whoever only asks for the version need not wait.
+_LATE = {name: ".engine.engine" for name in ("Engine", "Event", "Result", "Stream")}
+_LATE |= {"load": ".engine.build", "SamplingParams": ".core.types"}
+
 
 def __getattr__(name: str) -> object:
-    # The models' libraries take seconds to import; whoever only asks for the version need not wait.
-    if name == "load":
-        from .engine.build import load
-
-        return load
-    if name in ("Engine", "Event", "Result", "Stream"):
-        from .engine import engine
-
-        return getattr(engine, name)
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

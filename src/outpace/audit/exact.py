@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -76,7 +77,7 @@ def enumerate_law(run: Callable[[Coins], Hashable], most: int = 200_000) -> dict
 
 def plain_law(
     logits_of: LogitsOf, pipeline: LogitsPipeline, prompt: Sequence[int], count: int
-) -> dict[Hashable, float]:
+) -> dict[tuple[int, ...], float]:
     """The law of the next ``count`` tokens under the target alone, multiplied out without a cache."""
     law: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(count):
@@ -86,11 +87,12 @@ def plain_law(
             step = pipeline.law(torch.as_tensor(logits_of(prefix), dtype=torch.float64), prefix)
             for index, prob in enumerate(step.probs.tolist()):
                 if prob > 0:
-                    longer[(*tokens, step.token(index))] = weight * prob
+                    continued = (*tokens, step.token(index))
+                    longer[continued] = weight * prob
         law = longer
-    return dict(law)
+    return law
 
 
-def total_variation(one: dict[Hashable, float], other: dict[Hashable, float]) -> float:
+def total_variation(one: Mapping[Any, float], other: Mapping[Any, float]) -> float:
     """Half the sum of absolute differences, in [0, 1]."""
     return sum(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in {*one, *other}) / 2

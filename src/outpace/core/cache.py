@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -92,7 +93,7 @@ class KVCache:
         entry = self._get(slot)
         if not 0 <= base <= entry.length:
             raise CacheError(f"slot {slot} holds {entry.length} entries; cannot roll back to {base}")
-        if any(b <= a for a, b in zip(path, path[1:], strict=False)):
+        if any(b <= a for a, b in pairwise(path)):
             raise CacheError(f"kept offsets must increase strictly, not {list(path)}")
         if path and not (path[0] >= 0 and base + path[-1] < entry.length):
             raise CacheError(

@@ -89,7 +89,7 @@ class Report:
 
     def as_dict(self) -> dict[str, object]:
         """Counts, seconds and all derived figures, ready for JSON."""
-        derived = ("alpha", "block_efficiency", "c", "tokens_per_second", "seconds_decode")
+        derived: tuple[str, ...] = ("alpha", "block_efficiency", "c", "tokens_per_second", "seconds_decode")
         derived += ("predicted_speedup", "paper_speedup", "measured_speedup")
         return asdict(self) | {name: getattr(self, name) for name in derived}
 

@@ -110,6 +110,8 @@ class Proposal:
         if len(self.tokens) > budget:
             raise DrafterError(f"{len(self.tokens)} tokens were proposed within a budget of {budget}")
         for i, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if not (isinstance(token, int) and isinstance(parent, int)):  # a tensor's or numpy's number would leak out
+                raise DrafterError(f"node {i} has token {token!r} and parent {parent!r}; both must be int")
             if not 0 <= token < vocab_size:
                 raise DrafterError(f"proposed token {token} is outside the vocabulary of {vocab_size}")
             if not -1 <= parent < i:
@@ -173,7 +175,8 @@ class Chunk:
 class Forward:
     """A pass's results, one entry a chunk.
 
-    ``logits``: ``[wanted rows, vocab_size]`` float32 (float64 from a float64 model), real tokens only: rows of padding are cut.
+    ``logits``: ``[wanted rows, vocab_size]`` float32 (float64 from a float64 model), real tokens only:
+    rows of padding are cut.
     ``features``: by name, ``[rows, width]`` for all rows.
     """
 
@@ -240,4 +243,5 @@ def _integer(name: str, value: int, low: int, high: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ParameterError(f"{name} must be a whole number, not {value!r}")
     if value < low or (high is not None and value > high):
-        raise ParameterError(f"{name} must be at least {low}" + (f" and at most {high}" if high else "") + f", not {value}")
+        most = "" if high is None else f" and at most {high}"
+        raise ParameterError(f"{name} must be at least {low}{most}, not {value}")

@@ -7,7 +7,7 @@ import secrets
 import statistics
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -193,7 +193,7 @@ class Engine:
                     self._loop.release(session)
         return [self._finish(session) for session in sessions]
 
-    def _stream(self, session: Session) -> Iterator[Event]:
+    def _stream(self, session: Session) -> Generator[Event, None, None]:
         text = self._texts[session.id]
         shown = session.prompt_length
         try:
@@ -275,7 +275,8 @@ def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:
     if isinstance(prompt, str):
         return True
     if not isinstance(prompt, Sequence):
-        raise ParameterError(f"a prompt is text, token ids, chat messages or a list of these, not {type(prompt).__name__}")
+        kind = type(prompt).__name__
+        raise ParameterError(f"a prompt is text, token ids, chat messages or a list of these, not {kind}")
     # An empty list is an empty batch: there is nothing to say which other kind it was meant to be.
     return bool(prompt) and isinstance(prompt[0], (int, Mapping))
 

@@ -19,6 +19,8 @@ from ..core.types import Chunk, Forward, Law, Proposal, Verdict
 
 logger = logging.getLogger("outpace")
 
+_FAILED = "drafting failed, decoding plainly"
+
 Commit = Callable[[Session, Sequence[int]], int]
 """Appends tokens to the session up to its first stop, sets ``finish`` there, returns how many it took."""
 
@@ -176,7 +178,7 @@ class Loop:
         session.gamma = 0
 
     def _warn(self, session: Session, error: Exception) -> None:
-        message = f"drafting failed, decoding plainly: {type(error).__name__}: {error}"
-        if message not in session.report.warnings:
-            session.report.warnings.append(message)
-            logger.warning("%s", message)
+        """Report the session's first failure to draft: later ones may differ in words, not in effect."""
+        if not any(warning.startswith(_FAILED) for warning in session.report.warnings):
+            session.report.warnings.append(f"{_FAILED}: {type(error).__name__}: {error}")
+            logger.warning("%s", session.report.warnings[-1])

@@ -42,11 +42,12 @@ class TextState:
             self._find_stop(before)
 
     def _find_stop(self, new: int) -> bool:
-        """Cut at the earliest stop string that ends within the text from ``new`` on."""
-        places = [self._text.find(stop, max(0, new - len(stop) + 1)) for stop in self._stops]
-        found = [place for place in places if place >= 0]
+        """Cut at the stop string that is complete first, of those that end within the text from ``new`` on:
+        what it would be with one character a token, however the tokens split the text."""
+        places = [(self._text.find(stop, max(0, new - len(stop) + 1)), len(stop)) for stop in self._stops]
+        found = [(place + size, place) for place, size in places if place >= 0]
         if found:
-            self._cut = min(found)
+            self._cut = min(found)[1]
         return bool(found)
 
     @property
@@ -59,7 +60,10 @@ class TextState:
         """How many of the tokens pushed belong to the answer."""
         if self._cut is None:
             return len(self._ends)
-        return next(i for i, end in enumerate(self._ends) if end >= self._cut) + 1 if self._cut > 0 else 0
+        if self._cut == 0:
+            return 0
+        last = len(self._ends) - 1  # a cut beyond it lies in what the decoder gave at the end
+        return next((i for i, end in enumerate(self._ends) if end >= self._cut), last) + 1
 
     def take(self, final: bool = False) -> tuple[str, int]:
         """New text that may be shown, and how many new tokens it uses. Text that could still become a
@@ -68,9 +72,13 @@ class TextState:
             end, tokens = len(self.text), self.tokens
         else:
             end = len(self._text) - self._held()
+            # A token that added no text may begin a character that a stop string forbids: it waits for the next.
             tokens = self._shown_tokens
-            while tokens < len(self._ends) and self._ends[tokens] <= end:
-                tokens += 1
+            for i in range(tokens, len(self._ends)):
+                if self._ends[i] > end:
+                    break
+                if self._ends[i] > (self._ends[i - 1] if i else 0):
+                    tokens = i + 1
         piece = self._text[self._shown_text : end]
         count = max(0, tokens - self._shown_tokens)
         self._shown_text, self._shown_tokens = end, self._shown_tokens + count

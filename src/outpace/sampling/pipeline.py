@@ -16,6 +16,7 @@ from torch import Tensor
 from ..core.errors import NumericsError
 from ..core.types import Law, SamplingParams
 
+_COLDEST = 1e-30  # below it float32 would divide by zero; nothing but exact ties is left long before
 _NUCLEUS = 1024  # tokens sorted first when looking for the top-p set; a full sort only if they fall short
 
 
@@ -38,7 +39,7 @@ class Pipeline:
             )
         if params.temperature == 0:
             return Law.point(int(best), logits.dtype)
-        scores = (logits - top) / params.temperature  # [vocab_size]
+        scores = (logits - top) / max(params.temperature, _COLDEST)  # [vocab_size]
         ids = None
         if 0 < params.top_k < scores.numel():
             ids = _top_k(scores, params.top_k)

@@ -18,4 +18,4 @@ def rule(name: str) -> Rule:
     """The acceptance rule of that name. Raises ParameterError when there is none."""
     if name not in names():
         raise ParameterError(f"accept must be one of {', '.join(names())}, not {name!r}")
-    return importlib.import_module(f"{__name__}.{name}")  # type: ignore[return-value]  # a module is a Rule
+    return importlib.import_module(f"{__name__}.{name}")  # a module is a Rule

@@ -1,0 +1,102 @@
+"""Plain and speculative decoding of one prompt, side by side in one run."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .. import __version__
+from ..core.types import SamplingParams
+from ..engine.engine import Engine, Prompt, Result
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Interleaved repeats of the same request. ``plain`` and ``speculative`` are the runs of median
+    speed; ``ratios`` are the speed-ups of each pair of neighbouring runs, in tokens per second."""
+
+    plain: Result
+    speculative: Result
+    ratios: list[float]
+
+    @property
+    def speedup(self) -> float:
+        """Median of the paired ratios."""
+        return statistics.median(self.ratios)
+
+    @property
+    def first_difference(self) -> int | None:
+        """Index of the first generated token that differs, None when all are equal."""
+        a, b = self.plain.token_ids, self.speculative.token_ids
+        if a == b:
+            return None
+        return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+    @property
+    def tokens_equal(self) -> bool:
+        return self.first_difference is None
+
+    def as_dict(self) -> dict[str, object]:
+        """One object for JSON."""
+        return {
+            "plain": self.plain.report.as_dict(),
+            "speculative": self.speculative.report.as_dict(),
+            "speedup": self.speedup,
+            "speedup_each": self.ratios,
+            "tokens_equal": self.tokens_equal,
+            "first_difference": self.first_difference,
+            "text": self.speculative.text,
+            "token_ids": self.speculative.token_ids,
+            "finish_reason": self.speculative.finish_reason,
+            "provenance": provenance(),
+        }
+
+
+def compare(
+    engine: Engine,
+    prompt: Prompt,
+    params: SamplingParams,
+    *,
+    gamma: int | None = None,
+    repeats: int = 3,
+    show: Callable[[str, Result], None] = lambda mode, result: None,
+) -> Comparison:
+    """Run plain and speculative decoding alternately, after a short warm-up of both.
+
+    ``show`` is called with "plain" or "speculative" after every run. Without a seed, one is drawn for all.
+    """
+    for depth in (0, gamma):
+        engine.generate(prompt, SamplingParams(max_tokens=4), gamma=depth)
+    plain: list[Result] = []
+    speculative: list[Result] = []
+    for _ in range(repeats):
+        for mode, runs, depth in (("plain", plain, 0), ("speculative", speculative, gamma)):
+            result = engine.generate(prompt, params, gamma=depth)
+            assert isinstance(result, Result)
+            runs.append(result)
+            show(mode, result)
+    ratios = [_speed(fast) / _speed(slow) for slow, fast in zip(plain, speculative, strict=True)]
+    return Comparison(_median(plain), _median(speculative), ratios)
+
+
+def _speed(result: Result) -> float:
+    return result.report.tokens_per_second or float("nan")
+
+
+def _median(runs: list[Result]) -> Result:
+    return sorted(runs, key=_speed)[(len(runs) - 1) // 2]
+
+
+def provenance() -> dict[str, object]:
+    """What a figure depends on besides the code's input."""
+    return {
+        "outpace": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }

@@ -1,0 +1,98 @@
+"""Opening the C kernels: one library per instruction set, the best that this CPU runs."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+import torch  # noqa: F401  (first: its OpenMP runtime is then the one our libraries find, and both share one pool)
+
+from ..core.errors import ParameterError
+from .build import library_name
+
+VARIANTS = MappingProxyType({"plain": 0, "avx2": 1, "avx512": 2})  # op_cpu_supports' numbers, worst to best
+
+
+class Matrix(Structure):
+    """``op_matrix`` of csrc/common.h: a packed matrix of ``rows`` outputs and ``cols`` inputs."""
+
+    _fields_ = [("kind", c_int32), ("act_format", c_int32), ("rows", c_int64), ("cols", c_int64), ("data", c_void_p)]
+
+
+@dataclass(frozen=True, eq=False)
+class Library:
+    """An opened kernel library. ``functions``: its C functions; ``variant``: "plain", "avx2" or "avx512"."""
+
+    functions: ctypes.CDLL
+    variant: str
+
+
+def available() -> tuple[str, ...]:
+    """The variants that are built and that this CPU runs, best first; empty without built kernels."""
+    plain = _open("plain")
+    if plain is None:
+        return ()
+    return tuple(
+        name for name, number in reversed(VARIANTS.items()) if plain.op_cpu_supports(number) and _path(name).exists()
+    )
+
+
+def open_library(variant: str | None = None) -> Library | None:
+    """Opens a variant, or the best one; None when the kernels are not built (``missing_notice`` says what that means).
+
+    Raises ParameterError when ``variant`` is unknown, not built, or not for this CPU.
+    """
+    usable = available()
+    if variant is None:
+        if not usable:
+            return None
+        variant = usable[0]
+    elif variant not in usable:
+        raise ParameterError(f"kernel variant {variant!r} cannot be used here; usable: {', '.join(usable) or 'none'}")
+    functions = _open(variant)
+    return None if functions is None else Library(_declare(functions), variant)
+
+
+def missing_notice() -> str:
+    """What to tell a user whose installation has no kernels."""
+    return (
+        "outpace: the C kernels are not built, so the slower torch path runs. "
+        "Install a C compiler with OpenMP (gcc or clang) and reinstall outpace."
+    )
+
+
+def _path(variant: str) -> Path:
+    return Path(__file__).with_name(library_name(variant))
+
+
+def _open(variant: str) -> ctypes.CDLL | None:
+    path = _path(variant)
+    return ctypes.CDLL(str(path)) if path.exists() else None
+
+
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    """Gives the linears' functions their C signatures (csrc/common.h)."""
+    matrix = POINTER(Matrix)
+    signatures: dict[str, tuple[object, list[object]]] = {
+        "op_act_bytes": (c_int64, [c_int, c_int, c_int64]),
+        "op_linear": (
+            None,
+            [matrix, c_int, c_void_p, c_int64, c_int, c_void_p, c_int64, c_void_p, c_int],
+        ),
+        "op_raw_row_bytes": (c_int64, [c_int, c_int64]),
+        "op_packed_bytes": (c_int64, [c_int, c_int64, c_int64]),
+        "op_pack": (c_int, [c_int, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int]),
+        "op_pack_float": (c_int, [c_int, c_int, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int]),
+        "op_unpack_rows": (None, [matrix, c_int64, c_int64, POINTER(c_float)]),
+        "op_dequantize_row": (None, [c_int, c_void_p, c_int64, POINTER(c_float)]),
+        "op_alloc": (c_void_p, [c_int64]),
+        "op_free": (None, [c_void_p, c_int64]),
+        "op_cpu_supports": (c_int, [c_int]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

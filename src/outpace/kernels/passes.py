@@ -1,0 +1,264 @@
+"""A whole decoder pass in one call into the C library (csrc/pass.h), and the buffers that it needs."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_void_p
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .linear import ACTIVATIONS, PackedMatrix
+from .native import Library, Matrix
+
+_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+_VECTORS = ("attention_norm", "mlp_norm")
+_BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "gate_bias", "up_bias", "down_bias")
+
+
+class _Layer(Structure):
+    _fields_ = [(name, Matrix) for name in _MATRICES] + [(name, c_void_p) for name in _VECTORS + _BIASES]
+
+
+class _Model(Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate")),
+        ("norm_eps", c_float),
+        ("cache_bf16", c_int32),
+        ("cosine", c_void_p),
+        ("sine", c_void_p),
+        ("embedding_kind", c_int32),
+        ("embedding_row_bytes", c_int64),
+        ("embedding", c_void_p),
+        ("layer", POINTER(_Layer)),
+        ("final_norm", c_void_p),
+        ("head", Matrix),
+    ]
+
+
+class _Chunk(Structure):
+    _fields_ = [
+        ("rows", c_int64),
+        ("length", c_int64),
+        ("capacity", c_int64),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("parents", c_void_p),
+    ]
+
+
+class _Call(Structure):
+    _fields_ = [
+        ("rows", c_int64),
+        ("chunks", c_int64),
+        ("wanted", c_int64),
+        ("tokens", c_void_p),
+        ("chunk", POINTER(_Chunk)),
+        ("wanted_row", c_void_p),
+        ("logits", c_void_p),
+        ("layer_taps", c_void_p),
+        ("hidden", c_void_p),
+    ]
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer's packed matrices and float32 vectors; ``biases`` holds those that exist, by name ("q", ...)."""
+
+    matrices: Mapping[str, PackedMatrix]  # q, k, v, o, gate, up, down
+    attention_norm: Tensor  # [hidden]
+    mlp_norm: Tensor  # [hidden]
+    biases: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    """All a pass reads. ``embedding`` is uint8 [vocab_rows, bytes per row] in the encoding ``embedding_kind``."""
+
+    layers: Sequence[LayerWeights]
+    embedding: np.ndarray
+    embedding_kind: int
+    final_norm: Tensor  # [hidden]
+    head: PackedMatrix
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_eps: float
+    cosine: Tensor  # [context, head_dim / 2]
+    sine: Tensor
+
+
+@dataclass(frozen=True)
+class SlotRows:
+    """New rows of one slot: its storage ``[layers, kv_heads, capacity, head_dim]``, its length, what follows what."""
+
+    rows: int
+    keys: Tensor
+    values: Tensor
+    length: int
+    parents: Sequence[int] | None = None
+
+
+class DecoderPass:
+    """Weights bound to the library, with scratch memory of its own. Calls from several threads take turns.
+
+    ``float_activations`` multiplies unrounded activations with the exact weights: the slow reference.
+    """
+
+    def __init__(
+        self, library: Library, weights: DecoderWeights, cache_dtype: torch.dtype, threads: int, *, float_activations: bool = False
+    ) -> None:
+        _declare(library.functions)
+        self._library, self._weights, self._threads = library.functions, weights, threads
+        self._float_activations = float_activations
+        self._lock = threading.Lock()
+        self._scratch, self._scratch_rows = torch.empty(0, dtype=torch.uint8), 0
+        self._vectors: list[Tensor] = []  # keeps alive what the structures point at
+        self._layers = (_Layer * len(weights.layers))(*(self._layer(layer) for layer in weights.layers))
+        first = weights.layers[0].matrices
+        self._model = _Model(
+            layers=len(weights.layers),
+            hidden=first["q"].cols,
+            heads=weights.heads,
+            kv_heads=weights.kv_heads,
+            head_dim=weights.head_dim,
+            intermediate=first["gate"].rows,
+            norm_eps=weights.norm_eps,
+            cache_bf16=cache_dtype == torch.bfloat16,
+            cosine=self._pointer(weights.cosine),
+            sine=self._pointer(weights.sine),
+            embedding_kind=weights.embedding_kind,
+            embedding_row_bytes=weights.embedding.strides[0],
+            embedding=weights.embedding.ctypes.data,
+            layer=self._layers,
+            final_norm=self._pointer(weights.final_norm),
+            head=self._matrix(weights.head),
+        )
+
+    def _pointer(self, vector: Tensor) -> int:
+        kept = vector.to(torch.float32).contiguous()
+        self._vectors.append(kept)
+        return kept.data_ptr()
+
+    def _matrix(self, matrix: PackedMatrix) -> Matrix:
+        struct = Matrix.from_buffer_copy(matrix.struct)
+        if self._float_activations:
+            struct.act_format = ACTIVATIONS["f32"]
+        return struct
+
+    def _layer(self, layer: LayerWeights) -> _Layer:
+        entry = _Layer(**{name: self._matrix(matrix) for name, matrix in layer.matrices.items()})
+        entry.attention_norm = self._pointer(layer.attention_norm)
+        entry.mlp_norm = self._pointer(layer.mlp_norm)
+        for name, bias in layer.biases.items():
+            setattr(entry, f"{name}_bias", self._pointer(bias))
+        return entry
+
+    def run(
+        self,
+        tokens: np.ndarray,
+        slots: Sequence[SlotRows],
+        wanted: np.ndarray,
+        *,
+        taps: Sequence[int] = (),
+        hidden: bool = False,
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Write the rows' keys and values, return their logits and taps.
+
+        ``tokens`` int32 [rows], slot after slot; ``wanted`` int32, the rows whose logits are asked for.
+        Returns float32 logits [wanted, head rows] and, by layer, the residual stream [rows, hidden] after the layers
+        in ``taps``; with ``hidden`` also the head's input, as -1. Nothing is checked here. MemoryError when memory
+        runs out.
+        """
+        width, rows = self._model.hidden, len(tokens)
+        logits = torch.empty(len(wanted), self._model.head.rows)
+        tapped = {layer: torch.empty(rows, width) for layer in (*taps, *((-1,) if hidden else ()))}
+        pointers = (c_void_p * self._model.layers)()
+        for layer in taps:
+            pointers[layer] = tapped[layer].data_ptr()
+        parents = [None if s.parents is None else np.array(s.parents, dtype=np.int32) for s in slots]
+        chunks = (_Chunk * len(slots))(
+            *(
+                _Chunk(
+                    slot.rows,
+                    slot.length,
+                    slot.keys.shape[2],
+                    slot.keys.data_ptr(),
+                    slot.values.data_ptr(),
+                    None if follows is None else follows.ctypes.data,
+                )
+                for slot, follows in zip(slots, parents, strict=True)
+            )
+        )
+        call = _Call(
+            rows=rows,
+            chunks=len(slots),
+            wanted=len(wanted),
+            tokens=tokens.ctypes.data,
+            chunk=chunks,
+            wanted_row=wanted.ctypes.data,
+            logits=logits.data_ptr(),
+            layer_taps=ctypes.addressof(pointers) if taps else None,
+            hidden=tapped[-1].data_ptr() if hidden else None,
+        )
+        with self._lock:
+            scratch = self._room(rows)
+            failed = self._library.op_pass_run(byref(self._model), byref(call), scratch, self._threads)
+        if failed:
+            raise MemoryError("no memory left for a pass")
+        return logits, tapped
+
+    def _room(self, rows: int) -> int:
+        """Address of 64-byte aligned scratch for ``rows`` rows."""
+        if rows > self._scratch_rows:
+            self._scratch_rows = max(16, rows)
+            size = self._library.op_pass_scratch_bytes(byref(self._model), self._scratch_rows, self._threads)
+            self._scratch = torch.empty(size + 64, dtype=torch.uint8)
+        return (self._scratch.data_ptr() + 63) // 64 * 64
+
+
+def attention(
+    library: Library, queries: Tensor, slots: Sequence[SlotRows], layer: int, kv_heads: int, threads: int
+) -> Tensor:
+    """Attention alone: ``queries`` float32 [rows, heads, head_dim] against what the slots hold, new rows included.
+
+    Returns [rows, heads * head_dim]. The pass does the same between its projections.
+    """
+    functions = library.functions
+    _declare(functions)
+    rows, heads, head_dim = queries.shape
+    packed = torch.zeros(rows, heads + 2 * kv_heads, head_dim)  # as the pass keeps them: keys and values follow
+    packed[:, :heads] = queries
+    model = _Model(
+        heads=heads, kv_heads=kv_heads, head_dim=head_dim, cache_bf16=slots[0].keys.dtype == torch.bfloat16
+    )
+    parents = [None if s.parents is None else np.array(s.parents, dtype=np.int32) for s in slots]
+    chunks = (_Chunk * len(slots))()
+    for chunk, slot, follows in zip(chunks, slots, parents, strict=True):
+        chunk.rows, chunk.length, chunk.capacity = slot.rows, slot.length, slot.keys.shape[2]
+        chunk.keys, chunk.values = slot.keys.data_ptr(), slot.values.data_ptr()
+        chunk.parents = None if follows is None else follows.ctypes.data
+    out = torch.empty(rows, heads * head_dim)
+    call = _Call(rows=rows, chunks=len(slots), chunk=chunks)
+    if functions.op_attention(byref(model), byref(call), layer, packed.data_ptr(), out.data_ptr(), threads):
+        raise MemoryError("no memory left for attention")
+    return out
+
+
+def rotary_tables(inv_freq: Sequence[float], context: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of every position's angles: float32 [context, len(inv_freq)], worked out in float64."""
+    angles = np.arange(context, dtype=np.float64)[:, None] * np.array(inv_freq)
+    return torch.from_numpy(np.cos(angles).astype(np.float32)), torch.from_numpy(np.sin(angles).astype(np.float32))
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    library.op_pass_scratch_bytes.restype = c_int64
+    library.op_pass_scratch_bytes.argtypes = [POINTER(_Model), c_int64, c_int]
+    library.op_pass_run.restype = c_int
+    library.op_pass_run.argtypes = [POINTER(_Model), POINTER(_Call), c_void_p, c_int]
+    library.op_attention.restype = c_int
+    library.op_attention.argtypes = [POINTER(_Model), POINTER(_Call), c_int64, c_void_p, c_void_p, c_int]

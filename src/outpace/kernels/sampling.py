@@ -1,0 +1,123 @@
+"""Choosing tokens with the C library (csrc/sample.h), and what it computes, in numpy.
+
+The numpy twins follow the same rules but not the same rounding of logarithms and exponentials: tests compare
+the two, and a process should let one of them decide its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import NumericsError
+from .native import Library
+
+
+class NoiseKey(Structure):
+    """Names the Gumbel noise of one row: Philox key ``seed``, counter (token // 4, position, sample, tag)."""
+
+    _fields_ = [
+        ("seed", c_uint64),
+        ("position", c_uint32),
+        ("sample", c_uint32),
+        ("tag", c_uint32),
+        ("unused", c_uint32),
+    ]
+
+
+class Sampler:
+    """The sampling kernels of one library. ``logits`` are float32 tensors, a row or ``[rows, vocab]``, on the CPU."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library.functions
+        self._library.op_argmax.restype = c_int64
+        self._library.op_argmax.argtypes = [c_void_p, c_int64, POINTER(c_float)]
+        self._library.op_softmax.restype = c_int64
+        self._library.op_softmax.argtypes = [c_void_p, c_int64, c_float, c_void_p]
+        self._library.op_gumbel.restype = None
+        self._library.op_gumbel.argtypes = [NoiseKey, c_void_p, c_int64, c_void_p]
+        self._library.op_perturbed_argmax.restype = c_int64
+        self._library.op_perturbed_argmax.argtypes = [c_void_p, c_int64, c_double, NoiseKey]
+        self._library.op_perturbed_argmax_rows.restype = None
+        self._library.op_perturbed_argmax_rows.argtypes = [
+            *(c_void_p, c_int64, c_int64, c_int64),
+            *(c_void_p, c_void_p, c_void_p, c_int),
+        ]
+
+    def argmax(self, logits: Tensor) -> int:
+        """The token with the greatest of ``logits`` ``[vocab]``, the lowest id among equals.
+
+        Raises NumericsError when one is NaN or +inf, or all are -inf; so do the other methods.
+        """
+        row, greatest = _row(logits), c_float()
+        return _token(self._library.op_argmax(row.data_ptr(), row.numel(), byref(greatest)))
+
+    def softmax(self, logits: Tensor, temperature: float = 1.0) -> Tensor:
+        """softmax(logits / temperature): ``[vocab]`` float32."""
+        row = _row(logits)
+        probs = torch.empty_like(row)
+        _token(self._library.op_softmax(row.data_ptr(), row.numel(), temperature, probs.data_ptr()))
+        return probs
+
+    def gumbel(self, key: NoiseKey, ids: Tensor | int) -> Tensor:
+        """Standard Gumbel noise of token ``ids`` (int64; a number n stands for 0 .. n - 1): float64, alike in shape."""
+        count = ids if isinstance(ids, int) else ids.numel()
+        noise = torch.empty(count, dtype=torch.float64)
+        kept = None if isinstance(ids, int) else ids.to(torch.int64).contiguous()
+        self._library.op_gumbel(key, None if kept is None else kept.data_ptr(), count, noise.data_ptr())
+        return noise
+
+    def perturbed_argmax(self, logits: Tensor, temperature: float, key: NoiseKey) -> int:
+        """argmax of logits / temperature + Gumbel noise, in float64: a draw from the softmax, keyed by ``key``."""
+        row = _row(logits)
+        return _token(self._library.op_perturbed_argmax(row.data_ptr(), row.numel(), temperature, key))
+
+    def perturbed_argmax_rows(
+        self, logits: Tensor, temperatures: Sequence[float], keys: Sequence[NoiseKey], threads: int = 1
+    ) -> list[int]:
+        """:meth:`perturbed_argmax` for every row of ``logits`` ``[rows, vocab]``, each with its own key."""
+        if logits.dtype != torch.float32 or logits.stride(1) != 1:
+            logits = logits.float().contiguous()
+        rows, count = logits.shape
+        if not len(temperatures) == len(keys) == rows:
+            raise ValueError(f"{rows} rows but {len(temperatures)} temperatures and {len(keys)} keys")
+        tokens = (c_int64 * rows)()
+        self._library.op_perturbed_argmax_rows(
+            logits.data_ptr(),
+            logits.stride(0),
+            rows,
+            count,
+            (c_double * rows)(*temperatures),
+            (NoiseKey * rows)(*keys),
+            tokens,
+            threads,
+        )
+        return [_token(token) for token in tokens]
+
+
+def perturbed_argmax_numpy(logits: np.ndarray, temperature: float, noise: np.ndarray) -> int:
+    """The twin of :meth:`Sampler.perturbed_argmax`, from the noise of all tokens (float64 [vocab])."""
+    return int(np.argmax(logits.astype(np.float64) / temperature + noise))
+
+
+def softmax_numpy(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """The twin of :meth:`Sampler.softmax`, in float64."""
+    scores = (logits.astype(np.float64) - logits.max()) / temperature
+    probs = np.exp(scores)
+    return probs / probs.sum()
+
+
+def _row(logits: Tensor) -> Tensor:
+    if logits.dtype == torch.float32 and logits.is_contiguous():
+        return logits
+    return logits.to(torch.float32).contiguous()
+
+
+def _token(token: int) -> int:
+    if token < 0:
+        raise NumericsError("a row of logits holds NaN or +inf, or nothing but -inf")
+    return int(token)

@@ -1,0 +1,282 @@
+"""GGUF files: header, metadata and tensors, given Hugging Face names and row order.
+
+The header is read here rather than by ``gguf.GGUFReader``, which makes an array object of every string and so
+needs many seconds for a vocabulary of 150 000 tokens, and which trusts lengths and alignment. Constants, block
+sizes and dequantization are the ``gguf`` package's; a test compares both readers.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from ..core.errors import ModelError
+from .tensors import StoredTensor, block_layout
+
+# GGUF's architecture -> (Hugging Face's model_type, whether rotary pairs of q and k are stored side by side).
+# An architecture that is missing here is refused: guessing the rotary order gives fluent nonsense.
+ARCHITECTURES = {"llama": ("llama", True), "qwen2": ("qwen2", False), "qwen3": ("qwen3", False)}
+
+_OUTER = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_ROPE_FREQS = "rope_freqs.weight"
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY, _UINT32 = 8, 9, 4
+
+
+@dataclass(frozen=True)
+class GgufFile:
+    """Metadata and tensors of one file; tensors by the file's own names, in the file's own row order."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+
+
+class _Cursor:
+    """Reads little-endian values and never past the end of the file."""
+
+    def __init__(self, path: Path, data: np.ndarray) -> None:
+        self.path, self.view, self.at = path, data.data, 0
+
+    def take(self, size: int, what: str) -> int:
+        start = self.at
+        if size > len(self.view) - start:
+            raise ModelError(f"{self.path}: the file ends inside {what}; it is truncated, fetch it again")
+        self.at = start + size
+        return start
+
+    def scalar(self, code: str, what: str) -> Any:
+        return struct.unpack_from("<" + code, self.view, self.take(struct.calcsize("<" + code), what))[0]
+
+    def string(self, what: str) -> str:
+        size = self.scalar("Q", what)
+        start = self.take(size, what)
+        # A merge or a name may hold broken UTF-8 in old files: keep what can be read.
+        return str(self.view[start : start + size], "utf-8", "replace")
+
+    def value(self, kind: int, what: str, depth: int = 0) -> Any:
+        if kind == _STRING:
+            return self.string(what)
+        if kind in _SCALARS:
+            return self.scalar(_SCALARS[kind], what)
+        if kind != _ARRAY or depth > 2:
+            raise ModelError(f"{self.path}: {what} has unknown value type {kind}; the file is damaged")
+        inner, count = self.scalar("I", what), self.scalar("Q", what)
+        if count > len(self.view):
+            raise ModelError(f"{self.path}: {what} claims {count} items, more than the file has bytes")
+        if inner in _SCALARS:
+            layout = struct.Struct(f"<{count}{_SCALARS[inner]}")
+            return list(layout.unpack_from(self.view, self.take(layout.size, what)))
+        return [self.value(inner, what, depth + 1) for _ in range(count)]
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Read the header of ``path`` and map its tensors.
+
+    Raises ModelError naming the file (and the tensor or key) for a wrong magic number, an unsupported version,
+    impossible alignment, unknown tensor types, and tensors that reach beyond the end of the file.
+    """
+    if path.stat().st_size < 24:
+        raise ModelError(f"{path}: {path.stat().st_size} bytes are too few for a GGUF file; fetch it again")
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    cursor = _Cursor(path, data)
+    if bytes(data[:4]) != b"GGUF":
+        raise ModelError(f"{path}: not a GGUF file (it begins with {bytes(data[:4])!r} instead of b'GGUF')")
+    cursor.at = 4
+    version = cursor.scalar("I", "the version")
+    if version not in (2, 3):
+        raise ModelError(f"{path}: GGUF version {version} is not supported (2 and 3, little-endian, are)")
+    tensor_count, key_count = cursor.scalar("Q", "the tensor count"), cursor.scalar("Q", "the key count")
+    metadata: dict[str, Any] = {}
+    alignment = 32
+    for _ in range(key_count):
+        key = cursor.string("a metadata key")
+        if key in metadata:
+            raise ModelError(f"{path}: metadata key {key!r} appears twice")
+        kind = cursor.scalar("I", f"metadata key {key!r}")
+        metadata[key] = cursor.value(kind, f"metadata key {key!r}")
+        if key == "general.alignment":
+            alignment = metadata[key]
+            if kind != _UINT32 or alignment == 0 or alignment % 8:
+                raise ModelError(
+                    f"{path}: general.alignment is {alignment!r} (value type {kind}); it must be an unsigned 32-bit "
+                    "multiple of 8. The file is damaged: fetch or convert it again"
+                )
+    infos = []
+    for _ in range(tensor_count):
+        name = cursor.string("a tensor's name")
+        what = f"the description of tensor {name!r}"
+        dims = cursor.scalar("I", what)
+        if not 1 <= dims <= 4:
+            raise ModelError(f"{path}: tensor {name!r} has {dims} dimensions; the file is damaged")
+        sizes = [cursor.scalar("Q", what) for _ in range(dims)]
+        infos.append((name, tuple(reversed(sizes)), cursor.scalar("I", what), cursor.scalar("Q", what)))
+    start = -(-cursor.at // alignment) * alignment
+    tensors: dict[str, StoredTensor] = {}
+    for name, shape, type_id, offset in infos:
+        if name in tensors:
+            raise ModelError(f"{path}: tensor {name!r} appears twice")
+        if offset % alignment:
+            raise ModelError(f"{path}: tensor {name!r} starts at {offset}, which alignment {alignment} does not divide")
+        tensors[name] = _map_tensor(path, data, name, shape, type_id, start + offset)
+    return GgufFile(path, metadata, tensors)
+
+
+def _map_tensor(
+    path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], type_id: int, start: int
+) -> StoredTensor:
+    try:
+        kind = gguf.GGMLQuantizationType(type_id).name
+    except ValueError:
+        kind = f"number {type_id}"
+    layout = block_layout(kind)
+    if layout is None:
+        raise ModelError(f"{path}: tensor {name!r} has type {kind}, which cannot be read; use another quantization")
+    values, size = layout
+    if shape[-1] % values or min(shape) < 1:
+        raise ModelError(f"{path}: tensor {name!r} of shape {list(shape)} does not divide into {kind} blocks")
+    rows = 1
+    for count in shape[:-1]:
+        rows *= count
+    row_bytes = shape[-1] // values * size
+    end = start + rows * row_bytes
+    if end > len(data):
+        raise ModelError(
+            f"{path}: tensor {name!r} ends at byte {end} but the file has only {len(data)}; "
+            "it is truncated, fetch it again"
+        )
+    return StoredTensor(name, name, path, shape, kind, data[start:end].reshape(rows, row_bytes))
+
+
+def hf_name(stored: str) -> str:
+    """Hugging Face's name of a GGUF tensor; a name that has none stays as it is."""
+    if stored in _OUTER:
+        return _OUTER[stored]
+    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", stored)
+    if match is None or match[2] not in _BLOCK:
+        return stored
+    return f"model.layers.{match[1]}.{_BLOCK[match[2]]}.{match[3]}"
+
+
+def hf_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, StoredTensor]:
+    """The file's tensors by Hugging Face name, q and k rows of llama files put back in Hugging Face order."""
+    interleaved = ARCHITECTURES[file.metadata["general.architecture"]][1]
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    tensors = {}
+    for stored, tensor in file.tensors.items():
+        if stored == _ROPE_FREQS:
+            continue  # carried by the configuration
+        name = hf_name(stored)
+        order = None
+        part = name.split(".")[-2] if "." in name else ""
+        if interleaved and part in heads:
+            order = _rotary_order(file.path, stored, tensor.shape[0], heads[part])
+        tensors[name] = StoredTensor(name, stored, tensor.file, tensor.shape, tensor.kind, tensor.data, order)
+    return tensors
+
+
+def _rotary_order(path: Path, name: str, rows: int, heads: int) -> np.ndarray:
+    """Stored place of each row. Hugging Face pairs row j of a head with row j + d/2; llama.cpp's converter
+    stores the two side by side, at 2j and 2j + 1 (its ``permute``)."""
+    if rows % (2 * heads):
+        raise ModelError(f"{path}: tensor {name!r} has {rows} rows, which {heads} heads cannot share")
+    stored = np.arange(rows).reshape(heads, rows // heads // 2, 2)  # [heads, pair j, half]
+    return stored.transpose(0, 2, 1).reshape(rows)
+
+
+def hf_config(file: GgufFile) -> dict[str, Any]:
+    """Hugging Face configuration keys from the metadata and the tensors present.
+
+    Llama 3's ``rope_freqs.weight`` becomes ``rope_scaling = {"rope_type": "factors", "factors": [...]}``: each
+    rotary frequency is to be divided by its factor. Raises ModelError for unknown architectures and missing keys.
+    """
+    arch = file.metadata.get("general.architecture")
+    if arch not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ModelError(f"{file.path}: unknown architecture {arch!r} (known: {known})")
+
+    def get(key: str, default: Any = None) -> Any:
+        value = file.metadata.get(f"{arch}.{key}", default)
+        if isinstance(value, list):  # some files give one number a layer
+            if len(set(value)) != 1:
+                raise ModelError(f"{file.path}: {arch}.{key} differs between layers, which is not supported")
+            value = value[0]
+        return _decimal(value) if isinstance(value, float) else value
+
+    def need(key: str) -> int:
+        value = get(key)
+        if not isinstance(value, int) or value < 1:
+            raise ModelError(f"{file.path}: metadata key {arch}.{key} is {value!r}, not a positive number")
+        return value
+
+    if "token_embd.weight" not in file.tensors and "output.weight" not in file.tensors:
+        raise ModelError(f"{file.path}: tensor 'token_embd.weight' is missing")
+    embedding = file.tensors.get("token_embd.weight") or file.tensors["output.weight"]
+    heads = need("attention.head_count")
+    head_dim = get("attention.key_length") or need("embedding_length") // heads
+    if get("rope.dimension_count", head_dim) != head_dim:
+        raise ModelError(f"{file.path}: {arch}.rope.dimension_count is not the head size {head_dim}: not supported")
+    config: dict[str, Any] = {
+        "model_type": ARCHITECTURES[arch][0],
+        "hidden_size": need("embedding_length"),
+        "num_hidden_layers": need("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": get("attention.head_count_kv") or heads,
+        "head_dim": head_dim,
+        "intermediate_size": need("feed_forward_length"),
+        "vocab_size": embedding.shape[0],
+        "max_position_embeddings": need("context_length"),
+        "rms_norm_eps": get("attention.layer_norm_rms_epsilon", 1e-6),
+        "rope_theta": get("rope.freq_base", 10000.0),
+        "rope_scaling": _rope_scaling(file, get),
+        "tie_word_embeddings": not {"output.weight", "token_embd.weight"} <= file.tensors.keys(),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        "hidden_act": "silu",
+    }
+    if get("attention.sliding_window"):
+        config["sliding_window"] = get("attention.sliding_window")
+    return config
+
+
+def _rope_scaling(file: GgufFile, get: Any) -> dict[str, Any] | None:
+    if _ROPE_FREQS in file.tensors:
+        return {"rope_type": "factors", "factors": file.tensors[_ROPE_FREQS].load().tolist()}
+    kind, factor = get("rope.scaling.type", "none"), get("rope.scaling.factor") or get("rope.scale_linear")
+    if kind == "none" and get("rope.scaling.type") is None and factor not in (None, 0.0, 1.0):
+        kind = "linear"  # files older than the type key
+    if kind == "none":
+        return None
+    scaling = {"rope_type": kind, "factor": factor or 1.0}
+    if get("rope.scaling.original_context_length"):
+        scaling["original_max_position_embeddings"] = get("rope.scaling.original_context_length")
+    return scaling
+
+
+def _decimal(value: float) -> float:
+    """The shortest decimal with the same float32: 1e-06 for a stored 9.99999997e-07, as config.json has it."""
+    return float(str(np.float32(value)))

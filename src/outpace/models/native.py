@@ -1,0 +1,304 @@
+"""The native runtime: packed rows of many sessions through the C kernels, weights as their file has them."""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from ..core.cache import KVCache
+from ..core.errors import CacheError, ContextError, ModelError, ParameterError
+from ..core.types import Capabilities, Chunk, Forward
+from ..kernels.linear import KINDS, PackedMatrix, pack, pack_float
+from ..kernels.native import Library, missing_notice, open_library
+from ..kernels.passes import DecoderPass, DecoderWeights, LayerWeights, SlotRows, rotary_tables
+from .checkpoint import Checkpoint
+from .config import DecoderConfig
+from .decoder import check_tensors
+from .tensors import StoredTensor
+
+WEIGHTS = {"file": None, "q8": "Q8_0", "q4": "Q4_1", "bf16": "BF16", "f32": "F32"}
+KV_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+# Kinds that a rounding leaves as they are: it would take quality and save (next to) no bytes.
+_SMALL_ENOUGH = {"Q4_1": {"Q4_0", "Q4_1", "Q4_K"}, "Q8_0": {k for k in KINDS if k.startswith("Q")}}
+_SLAB_VALUES = 1 << 22  # values decoded at a time: 16 MiB of float32
+# Where a quantized block keeps its 16-bit floats: bytes of a block, offsets.
+_SCALES = {"Q4_0": (18, [0]), "Q4_1": (20, [0, 2]), "Q5_0": (22, [0]), "Q5_1": (24, [0, 2]), "Q8_0": (34, [0])}
+_SCALES |= {"Q4_K": (144, [0, 2]), "Q5_K": (176, [0, 2]), "Q6_K": (210, [208])}
+_PARTS = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
+_PARTS |= {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
+
+
+class NativeRuntime:
+    """Runs a decoder through the C kernels (the Runtime protocol). Row-invariant, bit for bit.
+
+    ``weights``: "file" (every matrix in the file's own encoding), "bf16", "f32", "q8" or "q4" (rounded at load,
+    32 values sharing a scale; what is that small already stays as it is). ``kv_dtype``: "bfloat16" or "float32".
+    ``head_rows``: int64 token ids that the output head keeps; the logits of all others are -inf (a draft's pruned
+    head). ``activations``: "int8" is each encoding's fast path, "float" the slow reference with exact weights.
+
+    Raises ModelError naming file and tensor, ParameterError for an impossible argument or without built kernels.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: DecoderConfig,
+        *,
+        weights: str = "file",
+        kv_dtype: str = "bfloat16",
+        threads: int | None = None,
+        head_rows: Tensor | None = None,
+        activations: str = "int8",
+        library: Library | None = None,
+    ) -> None:
+        if weights not in WEIGHTS:
+            raise ParameterError(f"weights must be one of {', '.join(WEIGHTS)}, not {weights!r}")
+        if kv_dtype not in KV_DTYPES:
+            raise ParameterError(f"kv_dtype must be one of {', '.join(KV_DTYPES)}, not {kv_dtype!r}")
+        if activations not in ("int8", "float"):
+            raise ParameterError(f"activations must be int8 or float, not {activations!r}")
+        if threads is None:
+            threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if threads < 1:
+            raise ParameterError(f"threads must be at least 1, not {threads}")
+        library = library or open_library()
+        if library is None:
+            raise ParameterError(missing_notice())
+        self.config, self.vocab_size, self.context = config, config.vocab_size, config.context
+        self.threads, self.kv_dtype, self.variant = threads, KV_DTYPES[kv_dtype], library.variant
+        self._head_rows = _checked_rows(head_rows, config.vocab_size)
+        self._features = {"hidden": -1} | {f"layer.{i}": i for i in range(config.layers)}
+        loader = _Loader(library, checkpoint, WEIGHTS[weights], threads)
+        packed = loader.decoder(config, self._head_rows)
+        self.nbytes = loader.nbytes
+        self._dtype = torch.float32 if weights == "f32" else torch.bfloat16
+        self._pass = DecoderPass(library, packed, self.kv_dtype, threads, float_activations=activations == "float")
+
+    def capabilities(self) -> Capabilities:
+        """Trees, any rollback, and rows whose bits depend on nothing else in the pass."""
+        return Capabilities(True, None, self._dtype, True, frozenset(self._features))
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for this model."""
+        config = self.config
+        return KVCache(config.layers, config.kv_heads, config.head_dim, self.kv_dtype)
+
+    def forward(self, chunks: Sequence[Chunk], cache: KVCache, want: Sequence[str] = ()) -> Forward:
+        """One pass over all rows of all chunks (see the Runtime protocol).
+
+        Features: ``hidden`` ``[rows, hidden]``, the head's input; ``layer.N``, the residual stream after
+        block N. Everything is checked before anything is written: ParameterError for a token id, parent or
+        feature that does not exist, ContextError beyond the model's context, CacheError without room.
+        """
+        unknown = [name for name in want if name not in self._features]
+        if unknown:
+            raise ParameterError(f"feature {unknown[0]!r} is unknown; this model has hidden and layer.0 to layer.N")
+        for chunk in chunks:
+            self._check(chunk, cache)
+        if len({chunk.slot for chunk in chunks}) != len(chunks):
+            raise CacheError("a slot appears twice in one pass")
+        if not chunks:
+            return Forward([], {name: [] for name in want})
+        tokens: list[int] = []
+        wanted: list[int] = []
+        counts, slots = [], []
+        for chunk in chunks:
+            rows = len(chunk.tokens)
+            keys, values = cache.storage(chunk.slot)
+            slots.append(SlotRows(rows, keys, values, cache.length(chunk.slot), chunk.parents))
+            wanted += range(len(tokens) + chunk.logits_from, len(tokens) + rows)
+            counts.append(max(0, rows - chunk.logits_from))
+            tokens += chunk.tokens
+        logits, tapped = self._pass.run(
+            np.array(tokens, dtype=np.int32),
+            slots,
+            np.array(wanted, dtype=np.int32),
+            taps=sorted({self._features[name] for name in want} - {-1}),
+            hidden="hidden" in want,
+        )
+        for chunk in chunks:
+            cache.advance(chunk.slot, len(chunk.tokens))
+        rows_of = [slot.rows for slot in slots]
+        features = {name: list(tapped[self._features[name]].split(rows_of)) for name in want}
+        return Forward(list(self._spread(logits).split(counts)), features)
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        """``[wanted, head rows]`` -> ``[wanted, vocab_size]``: -inf where the head was pruned."""
+        if self._head_rows is None:
+            return logits
+        full = torch.full((logits.shape[0], self.vocab_size), -torch.inf)
+        full[:, self._head_rows] = logits
+        return full
+
+    def _check(self, chunk: Chunk, cache: KVCache) -> None:
+        if cache.dtype != self.kv_dtype:
+            raise CacheError(f"this runtime keeps keys and values in {self.kv_dtype}, the cache in {cache.dtype}")
+        if not chunk.tokens:
+            raise ParameterError("a chunk needs at least one token")
+        for token in (min(chunk.tokens), max(chunk.tokens)):
+            if not 0 <= token < self.vocab_size:
+                raise ParameterError(f"token {token} is outside the vocabulary of {self.vocab_size}")
+        if chunk.logits_from < 0:
+            raise ParameterError(f"logits_from must be at least 0, not {chunk.logits_from}")
+        deepest = len(chunk.tokens)
+        if chunk.parents is not None:
+            if len(chunk.parents) != len(chunk.tokens):
+                raise ParameterError(f"{len(chunk.tokens)} tokens but {len(chunk.parents)} parents")
+            depth: list[int] = []
+            for row, parent in enumerate(chunk.parents):
+                if not -1 <= parent < row:
+                    raise ParameterError(f"row {row} has parent {parent}; a parent must come before its child")
+                depth.append(depth[parent] + 1 if parent >= 0 else 0)
+            deepest = max(depth) + 1
+        deepest += cache.length(chunk.slot)
+        if deepest > self.context:
+            raise ContextError(f"{deepest} tokens do not fit the model's context of {self.context}")
+        cache.require(chunk.slot, len(chunk.tokens))
+
+
+def _checked_rows(head_rows: Tensor | None, vocab_size: int) -> Tensor | None:
+    if head_rows is None:
+        return None
+    rows = torch.unique(head_rows.to(torch.int64))  # ascending
+    if not rows.numel() or int(rows[0]) < 0 or int(rows[-1]) >= vocab_size:
+        raise ParameterError(f"head_rows must be token ids of the vocabulary of {vocab_size}, and not none")
+    return rows
+
+
+class _Loader:
+    """Packs a checkpoint's matrices one after the other, and lets go of the file's pages behind itself."""
+
+    def __init__(self, library: Library, checkpoint: Checkpoint, kind: str | None, threads: int) -> None:
+        self._library, self._kind, self._threads = library, kind, threads
+        self._source = str(checkpoint.path)
+        self._tensors: Mapping[str, StoredTensor] = checkpoint.tensors
+        self.nbytes = 0
+
+    def decoder(self, config: DecoderConfig, head_rows: Tensor | None) -> DecoderWeights:
+        embedding_name, output_name = check_tensors(config, self._tensors, self._source)
+        total = sum(t.data.nbytes for t in self._tensors.values())
+        quiet = total < 1 << 28 or not sys.stderr.isatty()
+        with tqdm(total=total, desc="packing weights", unit="B", unit_scale=True, leave=False, disable=quiet) as bar:
+            layers = [self._layer(config, number, bar) for number in range(config.layers)]
+            head = self._head(output_name, config.vocab_size, head_rows)
+        stored = self._tensors[embedding_name]
+        if stored.kind not in KINDS:
+            raise ModelError(f"{self._source}: tensor {stored.stored_name!r} is {stored.kind}, which has no kernel")
+        embedding = np.ascontiguousarray(stored.raw())
+        self._require_finite(stored, embedding)
+        _release(embedding)
+        cosine, sine = rotary_tables(config.inv_freq, config.context)
+        return DecoderWeights(
+            layers=layers,
+            embedding=embedding,
+            embedding_kind=KINDS[stored.kind],
+            final_norm=self._vector("model.norm.weight"),
+            head=head,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            norm_eps=config.norm_eps,
+            cosine=cosine,
+            sine=sine,
+        )
+
+    def _layer(self, config: DecoderConfig, number: int, bar: tqdm) -> LayerWeights:
+        at = f"model.layers.{number}."
+        biased = [*("qkv" if config.qkv_bias else ""), *("o" if config.o_bias else "")]
+        biased += ("gate", "up", "down") if config.mlp_bias else ()
+        matrices = {}
+        for part, name in _PARTS.items():
+            stored = self._tensors[f"{at}{name}.weight"]
+            matrices[part] = self._matrix(stored, stored.raw())
+            bar.update(stored.data.nbytes)
+        return LayerWeights(
+            matrices=matrices,
+            attention_norm=self._vector(f"{at}input_layernorm.weight"),
+            mlp_norm=self._vector(f"{at}post_attention_layernorm.weight"),
+            biases={part: self._vector(f"{at}{_PARTS[part]}.bias") for part in biased},
+        )
+
+    def _vector(self, name: str) -> Tensor:
+        vector = self._tensors[name].load(torch.float32)
+        self.nbytes += vector.nbytes
+        return vector
+
+    def _head(self, name: str, vocab_size: int, kept: Tensor | None) -> PackedMatrix:
+        """Only the rows of real tokens, or those kept: padding never gets a logit."""
+        stored = self._tensors[name]
+        raw = stored.raw()[:vocab_size] if kept is None else stored.raw()[kept.numpy()]
+        return self._matrix(stored, raw)
+
+    def _matrix(self, stored: StoredTensor, raw: np.ndarray) -> PackedMatrix:
+        """``raw``: uint8 [rows, bytes per row] of ``stored``."""
+        name, columns = f"{self._source}: tensor {stored.stored_name!r}", stored.shape[1]
+        self._require_finite(stored, raw)
+        kind = self._kind
+        keep = kind is None or kind == stored.kind or stored.kind in _SMALL_ENOUGH.get(kind, ())
+        if not keep and kind in _SMALL_ENOUGH and columns % 32:
+            kind, keep = "BF16", stored.kind == "BF16"  # no whole number of blocks in a row
+        if keep:
+            packed = pack(self._library, raw, stored.kind, columns, threads=self._threads, name=name)
+        else:
+            packed = pack_float(self._library, self._decoded(stored, raw), kind, threads=self._threads, name=name)
+        _release(raw)
+        self.nbytes += packed.nbytes
+        return packed
+
+    def _decoded(self, stored: StoredTensor, raw: np.ndarray) -> Tensor:
+        """``raw`` as floats [rows, columns]: 16-bit encodings as they are, others in float32."""
+        rows, columns = raw.shape[0], stored.shape[1]
+        if stored.kind in ("BF16", "F16"):
+            kind = torch.bfloat16 if stored.kind == "BF16" else torch.float16
+            return torch.from_numpy(np.ascontiguousarray(raw).view(np.int16).copy()).view(kind)
+        out = torch.empty(rows, columns)
+        step = max(1, _SLAB_VALUES // columns)
+
+        def decode(start: int) -> None:
+            part = raw[start : start + step]
+            piece = dataclasses.replace(stored, data=part, shape=(part.shape[0], columns), row_order=None)
+            out[start : start + step] = piece.load(torch.float32)
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(decode, range(0, rows, step)))
+        return out
+
+    def _require_finite(self, stored: StoredTensor, raw: np.ndarray) -> None:
+        """Raise ModelError when a value, or the scale of a block, is NaN or infinite: all exponent bits set."""
+        if stored.kind in _SCALES:
+            size, offsets = _SCALES[stored.kind]
+            blocks = raw.reshape(raw.shape[0], -1, size)
+            bad = any(bool(((blocks[..., at + 1] & 0x7C) == 0x7C).any()) for at in offsets)
+        elif stored.kind in ("F32", "F16", "BF16"):
+            exponent = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}[stored.kind]
+            words = np.ascontiguousarray(raw).view(np.uint32 if stored.kind == "F32" else np.uint16)
+            bad = bool(((words & exponent) == exponent).any())
+        else:
+            bad = False
+        if bad:
+            raise ModelError(
+                f"{self._source}: tensor {stored.stored_name!r} holds NaN or infinite values; the file is damaged"
+            )
+
+
+def _release(raw: np.ndarray) -> None:
+    """Drop the pages of a memory-mapped array from this process: they stay in the file, and come back when read."""
+    owner: object = raw
+    while isinstance(owner, (np.ndarray, memoryview)):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = raw.ctypes.data - np.frombuffer(owner, dtype=np.uint8).ctypes.data
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (start + raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if length > 0:
+        owner.madvise(mmap.MADV_DONTNEED, first, length)

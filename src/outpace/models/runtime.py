@@ -1,0 +1,133 @@
+"""The torch runtime: packed rows of many sessions through a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outpace.core.cache import KVCache
+from outpace.core.errors import CacheError, ContextError, ParameterError
+from outpace.core.types import Capabilities, Chunk, Forward
+from outpace.models.decoder import Decoder, Span
+
+
+class TorchRuntime:
+    """Runs a :class:`Decoder` through torch's ordinary kernels (the Runtime protocol)."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.vocab_size = decoder.config.vocab_size
+        self.context = decoder.config.context
+        self._features = {"hidden": -1} | {f"layer.{i}": i for i in range(decoder.config.layers)}
+
+    def capabilities(self) -> Capabilities:
+        """Trees and any rollback. Not row-invariant: torch picks kernels by the number of rows."""
+        return Capabilities(True, None, self.decoder.dtype, False, frozenset(self._features))
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for this model, in the dtype of its activations."""
+        config = self.decoder.config
+        return KVCache(config.layers, config.kv_heads, config.head_dim, self.decoder.compute_dtype)
+
+    @torch.inference_mode()
+    def forward(self, chunks: Sequence[Chunk], cache: KVCache, want: Sequence[str] = ()) -> Forward:
+        """One pass over all rows of all chunks (see the Runtime protocol).
+
+        Features: ``hidden`` ``[rows, hidden]``, the head's input; ``layer.N``, the residual stream after
+        block N. Everything is checked before anything is written: ParameterError for a token id, parent or
+        feature that does not exist, ContextError beyond the model's context, CacheError without room.
+        """
+        unknown = [name for name in want if name not in self._features]
+        if unknown:
+            raise ParameterError(f"feature {unknown[0]!r} is unknown; this model has hidden and layer.0 to layer.N")
+        depths = [self._check(chunk, cache) for chunk in chunks]
+        if len({chunk.slot for chunk in chunks}) != len(chunks):
+            raise CacheError("a slot appears twice in one pass")
+        if not chunks:
+            return Forward([], {name: [] for name in want})
+        spans: list[Span] = []
+        first = 0
+        positions: list[int] = []
+        for chunk, depth in zip(chunks, depths, strict=True):
+            length = cache.length(chunk.slot)
+            spans.append(self._span(chunk, first, cache))
+            positions += [length + d for d in depth]
+            first += len(chunk.tokens)
+        tokens = torch.tensor([token for chunk in chunks for token in chunk.tokens])
+        tapped = {self._features[name] for name in want}
+        hidden, taps = self.decoder.hidden_states(tokens, torch.tensor(positions), spans, tapped)
+        taps[-1] = hidden
+        logits = self._logits(hidden, chunks, spans)
+        for chunk in chunks:
+            cache.advance(chunk.slot, len(chunk.tokens))
+        features = {name: [taps[self._features[name]][span.rows] for span in spans] for name in want}
+        return Forward(logits, features)
+
+    def _check(self, chunk: Chunk, cache: KVCache) -> list[int]:
+        """The depth of each row below the last cached entry (0 for its children)."""
+        if not chunk.tokens:
+            raise ParameterError("a chunk needs at least one token")
+        for token in (min(chunk.tokens), max(chunk.tokens)):
+            if not 0 <= token < self.vocab_size:
+                raise ParameterError(f"token {token} is outside the vocabulary of {self.vocab_size}")
+        if chunk.logits_from < 0:
+            raise ParameterError(f"logits_from must be at least 0, not {chunk.logits_from}")
+        if chunk.parents is None:
+            depth = list(range(len(chunk.tokens)))
+        else:
+            if len(chunk.parents) != len(chunk.tokens):
+                raise ParameterError(f"{len(chunk.tokens)} tokens but {len(chunk.parents)} parents")
+            depth = []
+            for row, parent in enumerate(chunk.parents):
+                if not -1 <= parent < row:
+                    raise ParameterError(f"row {row} has parent {parent}; a parent must come before its child")
+                depth.append(depth[parent] + 1 if parent >= 0 else 0)
+        deepest = cache.length(chunk.slot) + max(depth) + 1
+        if deepest > self.context:
+            raise ContextError(f"{deepest} tokens do not fit the model's context of {self.context}")
+        cache.require(chunk.slot, len(chunk.tokens))
+        return depth
+
+    def _span(self, chunk: Chunk, first: int, cache: KVCache) -> Span:
+        length, n = cache.length(chunk.slot), len(chunk.tokens)
+        keys, values = cache.storage(chunk.slot)  # [layers, kv_heads, capacity, head_dim]
+        end = length + n
+        return Span(
+            rows=slice(first, first + n),
+            new_keys=keys[:, :, length:end].unbind(0),
+            new_values=values[:, :, length:end].unbind(0),
+            keys=keys[:, :, :end].unbind(0),
+            values=values[:, :, :end].unbind(0),
+            mask=attention_mask(chunk.parents, length, n, self.decoder.compute_dtype),
+        )
+
+    def _logits(self, hidden: Tensor, chunks: Sequence[Chunk], spans: list[Span]) -> list[Tensor]:
+        """``[wanted, vocab_size]`` a chunk: the output matrix is applied once, to the rows wanted only."""
+        wanted = [hidden[span.rows][chunk.logits_from :] for chunk, span in zip(chunks, spans, strict=True)]
+        counts = [rows.shape[0] for rows in wanted]
+        packed = wanted[0] if len(wanted) == 1 else torch.cat(wanted)
+        if not packed.shape[0]:
+            return [hidden.new_empty(0, self.vocab_size) for _ in chunks]
+        logits = self.decoder.head(packed)[:, : self.vocab_size]  # rows beyond the vocabulary are padding
+        return list(logits.split(counts))
+
+
+def attention_mask(parents: Sequence[int] | None, cached: int, rows: int, dtype: torch.dtype) -> Tensor | None:
+    """``[rows, cached + rows]``: 0 where a row may look (cached entries, its ancestors, itself), else -inf.
+
+    None when every row may look everywhere, as a single row may.
+    """
+    if rows == 1:
+        return None
+    hidden = torch.full((rows, rows), float("-inf"), dtype=dtype)
+    if parents is None:
+        own = hidden.triu(1)
+    else:
+        own = hidden
+        for row, parent in enumerate(parents):
+            if parent >= 0:
+                own[row] = own[parent]
+            own[row, row] = 0
+    return torch.cat((torch.zeros(rows, cached, dtype=dtype), own), 1)

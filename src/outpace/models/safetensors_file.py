@@ -1,0 +1,208 @@
+"""Hugging Face directories: config.json, safetensors (one file or shards with an index), tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from ..core.errors import ModelError
+from .tensors import StoredTensor, block_layout
+from .tokenizer import Tokenizer
+
+_INDEX = "model.safetensors.index.json"
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_LONGEST_HEADER = 100_000_000  # bytes, the format's own limit
+
+
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A directory's parts; ``generation_config`` is empty where the file is missing."""
+
+    config: dict[str, Any]
+    generation_config: dict[str, Any]
+    tensors: Mapping[str, StoredTensor]
+    tokenizer: Tokenizer
+    chat_template: str | None
+
+
+def read_directory(path: Path) -> ModelDirectory:
+    """Open the directory ``path``.
+
+    Raises ModelError naming the missing or broken file: no config.json, no weights, pickled weights only, shards
+    that the index names and the directory lacks, tensors that the index places in a file without them.
+    """
+    config = read_json(path / "config.json")
+    if config is None:
+        raise ModelError(f"{path}: config.json is missing; give the directory of a Hugging Face model, or a .gguf file")
+    tokenizer_config = read_json(path / "tokenizer_config.json") or {}
+    return ModelDirectory(
+        config=config,
+        generation_config=read_json(path / "generation_config.json") or {},
+        tensors=_read_weights(path),
+        tokenizer=_read_tokenizer(path, config, tokenizer_config),
+        chat_template=_chat_template(path, tokenizer_config),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in ``path``, None if there is no such file. Raises ModelError if it is something else."""
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path}: not valid JSON ({error}); fetch it again") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: holds a {type(value).__name__} where an object belongs")
+    return value
+
+
+def _read_weights(path: Path) -> dict[str, StoredTensor]:
+    """All tensors of the directory. With an index only what it names counts: other shards are strays."""
+    index = read_json(path / _INDEX)
+    if index is None:
+        return read_safetensors(_single_file(path))
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise ModelError(f"{path / _INDEX}: has no weight_map; fetch it again")
+    shards = sorted(set(places.values()))
+    outside = [shard for shard in shards if Path(shard).name != shard]
+    if outside:
+        raise ModelError(f"{path / _INDEX}: names a file outside of the directory: {outside[0]!r}")
+    missing = [shard for shard in shards if not (path / shard).is_file()]
+    if missing:
+        raise ModelError(f"{path}: {_INDEX} names files that are missing: {', '.join(missing)}; fetch them")
+    opened = {shard: read_safetensors(path / shard) for shard in shards}
+    for name, shard in places.items():
+        if name not in opened[shard]:
+            raise ModelError(f"{path / shard}: tensor {name!r} is missing, although {_INDEX} places it there")
+    return {name: opened[shard][name] for name, shard in places.items()}
+
+
+def _single_file(path: Path) -> Path:
+    file = path / "model.safetensors"
+    if file.is_file():
+        return file
+    others = sorted(path.glob("*.safetensors"))
+    if others:
+        raise ModelError(f"{path}: holds {others[0].name} but neither model.safetensors nor {_INDEX}; fetch the index")
+    pickled = [entry.name for entry in sorted(path.iterdir()) if entry.suffix in _PICKLED]
+    if pickled:
+        raise ModelError(
+            f"{path}: only pickled weights ({pickled[0]}); they can run code and are never loaded. "
+            "Use a safetensors or GGUF version of the model"
+        )
+    raise ModelError(f"{path}: no weights (model.safetensors, or shards with {_INDEX})")
+
+
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
+    """Map the tensors of one safetensors file.
+
+    Raises ModelError naming file and tensor: a broken header, unknown dtypes, sizes that do not fit the shape,
+    tensors that overlap, leave gaps or reach beyond the end of the file.
+    """
+    size = path.stat().st_size
+    if size < 10:
+        raise ModelError(f"{path}: {size} bytes are too few for a safetensors file; fetch it again")
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    header_size = struct.unpack("<Q", bytes(data[:8]))[0]
+    if header_size > _LONGEST_HEADER:
+        raise ModelError(f"{path}: not a safetensors file (its header would take {header_size} bytes)")
+    start = 8 + header_size
+    if start > size:
+        raise ModelError(f"{path}: the file ends inside its header; it is truncated, fetch it again")
+    try:
+        header = json.loads(bytes(data[8:start]))
+        infos = sorted(
+            (int(info["data_offsets"][0]), int(info["data_offsets"][1]), name, info["dtype"], tuple(info["shape"]))
+            for name, info in header.items()
+            if name != "__metadata__"
+        )
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{path}: broken safetensors header ({error!r}); fetch it again") from error
+    tensors: dict[str, StoredTensor] = {}
+    expected = 0
+    for begin, end, name, kind, shape in infos:
+        if begin != expected or end < begin:
+            raise ModelError(f"{path}: tensor {name!r} lies at bytes {begin}..{end}, expected from {expected} on")
+        expected = end
+        if start + end > size:
+            raise ModelError(
+                f"{path}: tensor {name!r} ends at byte {start + end} but the file has only {size}; "
+                "it is truncated, fetch it again"
+            )
+        tensors[name] = _map_tensor(path, name, kind, shape, data[start + begin : start + end])
+    return tensors
+
+
+def _map_tensor(path: Path, name: str, kind: str, shape: tuple[int, ...], data: np.ndarray) -> StoredTensor:
+    layout = block_layout(kind)
+    if layout is None:
+        raise ModelError(f"{path}: tensor {name!r} has dtype {kind}, which cannot be read (F32, F16, BF16, F64 can)")
+    if not all(isinstance(extent, int) and extent >= 1 for extent in shape):
+        raise ModelError(f"{path}: tensor {name!r} has the impossible shape {list(shape)}")
+    rows, columns = math.prod(shape[:-1]), shape[-1] if shape else 1
+    if rows * columns * layout[1] != len(data):
+        raise ModelError(f"{path}: tensor {name!r} has {len(data)} bytes, which shape {list(shape)} of {kind} is not")
+    return StoredTensor(name, name, path, shape, kind, data.reshape(rows, columns * layout[1]))
+
+
+def _read_tokenizer(path: Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Tokenizer:
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise ModelError(f"{path}: tokenizer.json is missing")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelError(f"{file}: cannot be read as a tokenizer ({error}); fetch it again") from error
+    _add_extra_tokens(backend, settings)
+
+    def marked(key: str) -> int | None:
+        token = settings.get(f"{key}_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        found = backend.token_to_id(text) if isinstance(text, str) else None
+        given = config.get(f"{key}_token_id")
+        if found is None and f"{key}_token" not in settings and isinstance(given, int):
+            found = given  # no tokenizer_config.json speaks of it: config.json does
+        return found
+
+    return Tokenizer(
+        backend,
+        bos=marked("bos"),
+        eos=marked("eos"),
+        add_bos=settings.get("add_bos_token") is True,
+        add_eos=settings.get("add_eos_token") is True,
+    )
+
+
+def _add_extra_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> None:
+    """Tokens that only tokenizer_config.json declares, in order of id, so that each gets its own."""
+    declared = settings.get("added_tokens_decoder")
+    if not isinstance(declared, dict):
+        return
+    present = backend.get_added_tokens_decoder()
+    for index, token in sorted((int(key), value) for key, value in declared.items()):
+        if index not in present and isinstance(token, dict) and backend.token_to_id(token["content"]) in (None, index):
+            known = ("single_word", "lstrip", "rstrip", "normalized", "special")
+            flags = {key: bool(token[key]) for key in known if key in token}
+            backend.add_tokens([tokenizers.AddedToken(token["content"], **flags)])
+
+
+def _chat_template(path: Path, settings: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja wins over tokenizer_config.json, as in transformers; of a list the one named default."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) and template else None

@@ -1,0 +1,116 @@
+"""A weight as its file stores it: shape, encoding, raw bytes, and the way to floating point."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+
+from ..core.errors import ModelError
+
+_SLAB_VALUES = 1 << 21  # values decoded at a time by one thread: 8 MiB of float32, small beside any model
+_FLOATS = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
+
+
+def block_layout(kind: str) -> tuple[int, int] | None:
+    """(values, bytes) of one block of ``kind``; None when this kind cannot be turned into floating point."""
+    if kind in _FLOATS:
+        return 1, _FLOATS[kind]
+    return _quantized_layout(kind)
+
+
+@cache
+def _quantized_layout(kind: str) -> tuple[int, int] | None:
+    try:
+        qtype = gguf.GGMLQuantizationType[kind]
+        values, size = gguf.GGML_QUANT_SIZES[qtype]
+        gguf.quants.dequantize(np.zeros((1, size), dtype=np.uint8), qtype)
+    except (KeyError, NotImplementedError):
+        return None
+    return int(values), int(size)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One weight in its file.
+
+    ``name`` is the Hugging Face name, ``stored_name`` the file's own, ``shape`` is in torch order,
+    ``kind`` is an encoding in GGUF words ("F32", "BF16", "Q4_K", ...). ``data`` is a uint8 view of the
+    memory map, [rows, bytes per row] in file order (a vector is one row). ``row_order[i]`` is the stored
+    place of row i (of value i for a vector) where the file keeps another order, else None.
+    """
+
+    name: str
+    stored_name: str
+    file: Path
+    shape: tuple[int, ...]
+    kind: str
+    data: np.ndarray
+    row_order: np.ndarray | None = None
+
+    def raw(self) -> np.ndarray:
+        """uint8 [rows, bytes per row] in Hugging Face row order: a view of the file unless rows are reordered."""
+        if self.row_order is None:
+            return self.data
+        if len(self.shape) == 1:
+            values = self.data.reshape(self.shape[0], -1)  # [n, bytes per value]
+            return values[self.row_order].reshape(1, -1)
+        return self.data[self.row_order]
+
+    def load(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The weight as ``dtype``, decoded slab by slab (rounded to nearest even where ``dtype`` is narrower).
+
+        Raises ModelError naming file and tensor if a value is NaN or infinite, in the file or in ``dtype``.
+        """
+        rows, row_bytes = self.data.shape
+        layout = block_layout(self.kind)
+        assert layout is not None  # the reader of the file has refused other kinds
+        columns = row_bytes // layout[1] * layout[0]
+        result = torch.empty(rows, columns, dtype=dtype)
+        step = max(1, _SLAB_VALUES // max(1, columns))
+
+        def decode(start: int) -> bool:
+            picked = self._stored_rows(start, min(rows, start + step))
+            values = torch.from_numpy(_to_float(picked, self.kind))  # [slab rows, columns]
+            out = result[start : start + step]
+            out.copy_(values)
+            # The sum of finite values is finite, or overflows: only then look at each of them.
+            return bool(torch.isfinite(out.sum(dtype=torch.float32))) or bool(torch.isfinite(out).all())
+
+        if not all(_in_parallel(decode, range(0, rows, step))):
+            raise ModelError(
+                f"{self.file}: tensor {self.stored_name!r} holds NaN or infinite values as {dtype}; "
+                "the file is damaged, or its values need a wider dtype"
+            )
+        if self.row_order is not None and len(self.shape) == 1:
+            result = result[:, torch.from_numpy(self.row_order)]
+        return result.reshape(self.shape)
+
+    def _stored_rows(self, start: int, stop: int) -> np.ndarray:
+        if self.row_order is None or len(self.shape) == 1:
+            return self.data[start:stop]
+        return self.data[self.row_order[start:stop]]
+
+
+def _in_parallel(work: Callable[[int], bool], starts: Sequence[int]) -> Iterable[bool]:
+    if len(starts) < 2:
+        return map(work, starts)
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1, len(starts))) as pool:
+        return list(pool.map(work, starts))
+
+
+def _to_float(raw: np.ndarray, kind: str) -> np.ndarray:
+    """uint8 [rows, bytes] -> float [rows, values], writable."""
+    raw = np.ascontiguousarray(raw)
+    if kind in ("F32", "F64", "F16"):
+        return raw.view({"F32": "<f4", "F64": "<f8", "F16": "<f2"}[kind]).copy()
+    if kind == "BF16":
+        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+    return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])

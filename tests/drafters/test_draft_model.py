@@ -1,0 +1,83 @@
+"""The draft model's own cache: it catches up, rolls back, and never drafts from a wrong prefix."""
+
+import pytest
+import torch
+from tests.helpers.toys import MATCH, RATIO, SAMPLED, check_cache, commit_until, plain, remembered, session
+
+from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
+from outpace.core.errors import DrafterError
+from outpace.core.protocols import Parts
+from outpace.drafters.draft_model import Config, DraftModel, create
+from outpace.engine.loop import Loop
+from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.pipeline import Pipeline
+
+V = 5
+TARGET = remembered(hashed_logits(V, 31))
+DRAFT = remembered(mixed_logits(TARGET, hashed_logits(V, 32), 0.6))
+
+
+@pytest.mark.parametrize("gammas", [[3], [1], [4, 0, 2], [0, 0, 0, 5], [0] * 12 + [3]])
+def test_drafts_come_from_the_right_prefix_after_any_round(gammas):
+    """After full acceptance, refusals, and many rounds without drafting: draft with its law, at the right place."""
+    one = session(count=40, gamma=3, params=SAMPLED, coins=KeyedCoins(4))
+    drafter = DraftModel(ToyRuntime(DRAFT, V), RATIO)
+    loop = Loop(ToyRuntime(TARGET, V), drafter, RATIO, commit_until())
+    propose, checked, lengths = drafter.propose, [], set()
+
+    def watched(sessions, budgets):
+        proposals = propose(sessions, budgets)
+        for proposal in proposals:
+            prefix = list(one.tokens)
+            for token, law in zip(proposal.tokens, proposal.draft_laws, strict=True):
+                assert torch.equal(law.probs, Pipeline(SAMPLED).law(DRAFT(tuple(prefix)), prefix).probs)
+                prefix.append(token)
+                checked.append(token)
+        return proposals
+
+    drafter.propose = watched
+    loop.admit([one])
+    turn = 0
+    while one.finish is None:
+        one.gamma = gammas[turn % len(gammas)]
+        before = len(one.tokens)
+        loop.round([one])
+        check_cache(loop, [one])
+        lengths.add(len(one.tokens) - before)
+        turn += 1
+    assert len(checked) > 2
+    assert len(lengths) > 1  # both accepted and refused
+
+
+def test_draws_with_the_noise_of_match_and_keeps_no_laws_there():
+    one = session(count=9, gamma=4, params=SAMPLED, coins=KeyedCoins(4))
+    drafter = DraftModel(ToyRuntime(TARGET, V), MATCH)
+    drafter.begin(one)
+    proposal = drafter.propose([one], [4])[0]
+    assert proposal.tokens == plain(TARGET, KeyedCoins(4), SAMPLED, one.tokens, 4)
+    assert proposal.draft_laws is None
+
+
+def test_prompts_longer_than_a_prefill_pass():
+    prompt = [i * 7 % V for i in range(700)]
+    one = session(count=9, gamma=3, prompt=prompt)
+    drafter = DraftModel(ToyRuntime(TARGET, V), MATCH)
+    drafter.begin(one)
+    assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedCoins(0), one.params, prompt, 3)
+
+
+def test_a_pass_serves_all_sessions_of_a_step():
+    runtime = ToyRuntime(DRAFT, V)
+    drafter = DraftModel(runtime, MATCH)
+    batch = [session(i, count=20, gamma=4) for i in range(4)]
+    for one in batch:
+        drafter.begin(one)
+    before = runtime.forwards
+    proposals = drafter.propose(batch, [4, 0, 2, 1])
+    assert [len(proposal) for proposal in proposals] == [4, 0, 2, 1]
+    assert runtime.forwards - before == 4
+
+
+def test_without_a_draft_model_it_says_what_to_do():
+    with pytest.raises(DrafterError, match="--draft"):
+        create(Config(), Parts(MATCH, V))

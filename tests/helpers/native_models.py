@@ -1,0 +1,38 @@
+"""Small random models for the native runtime's tests, as checkpoints in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import gguf
+import numpy as np
+import torch
+
+from outpace.models.config import DecoderConfig
+from outpace.models.decoder import expected_tensors
+from outpace.models.tensors import StoredTensor
+
+
+def small_config(**changes: object) -> DecoderConfig:
+    fields: dict[str, object] = dict(
+        family="test", hidden=96, layers=3, heads=6, kv_heads=2, head_dim=16, intermediate=160, vocab_rows=131,
+        vocab_size=127, context=256, norm_eps=1e-5, inv_freq=tuple(10000.0 ** (-i / 8) for i in range(8)),
+    )  # fmt: skip
+    return DecoderConfig(**(fields | changes))  # type: ignore[arg-type]
+
+
+def random_checkpoint(config: DecoderConfig, kind: str = "F32", seed: int = 0) -> SimpleNamespace:
+    """Random weights; matrices as ``kind``, vectors in F32."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, shape in expected_tensors(config).items():
+        if config.tied and name == "lm_head.weight":
+            continue
+        values = torch.randn(shape, generator=generator)
+        values = values / shape[1] ** 0.5 if len(shape) == 2 else 1 + 0.2 * values if "norm" in name else 0.3 * values
+        stored = kind if len(shape) == 2 else "F32"
+        data = gguf.quants.quantize(values.numpy().reshape(-1, shape[-1]), gguf.GGMLQuantizationType[stored])
+        raw = np.ascontiguousarray(data).view(np.uint8).reshape(values.reshape(-1, shape[-1]).shape[0], -1)
+        tensors[name] = StoredTensor(name, name, Path("memory"), tuple(shape), stored, raw)
+    return SimpleNamespace(path=Path("memory"), tensors=tensors)

@@ -1,0 +1,104 @@
+"""Sampling kernels against their numpy twins and the package's own coins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from outpace.core.errors import NumericsError
+from outpace.kernels.native import available, open_library
+from outpace.kernels.sampling import NoiseKey, Sampler, perturbed_argmax_numpy, softmax_numpy
+from outpace.sampling.coins import gumbel_noise
+
+pytestmark = pytest.mark.skipif(not available(), reason="the C kernels are not built")
+SIZES = [1, 5, 15, 16, 17, 1000, 40_003]
+TAG = 3
+
+
+@pytest.fixture(params=available())
+def sampler(request):
+    return Sampler(open_library(request.param))
+
+
+def random_logits(size, seed, scale=3.0):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_argmax_takes_the_lowest_of_the_greatest(sampler, size):
+    logits = random_logits(size, 1)
+    assert sampler.argmax(logits) == int(logits.argmax())
+    first, last = size // 3, size - 1
+    logits[first] = logits[last] = 50.0
+    assert sampler.argmax(logits) == first
+    logits[:] = -torch.inf
+    logits[last] = -1e30
+    assert sampler.argmax(logits) == last
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_no_token_from_broken_logits(sampler, size, wrong):
+    for at in {0, size // 2, size - 1}:
+        logits = random_logits(size, 2)
+        logits[at] = wrong
+        for call in (sampler.argmax, sampler.softmax, lambda x: sampler.perturbed_argmax(x, 1.0, NoiseKey(1, 2, 0, TAG))):
+            with pytest.raises(NumericsError):
+                call(logits)
+    with pytest.raises(NumericsError):
+        sampler.perturbed_argmax(torch.full((size,), -torch.inf), 1.0, NoiseKey(1, 2, 0, TAG))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0])
+def test_softmax(sampler, size, temperature):
+    logits = random_logits(size, 3)
+    logits[size // 2] = -torch.inf if size > 1 else 0.0
+    np.testing.assert_allclose(sampler.softmax(logits, temperature), softmax_numpy(logits.numpy(), temperature), rtol=2e-5, atol=1e-37)
+
+
+def test_noise_is_that_of_the_coins(sampler):
+    for seed, sample, position in [(0, 0, 0), (2**64 - 1, 7, 123_456), (0x0123456789ABCDEF, 2, 2**32 - 1)]:
+        key = NoiseKey(seed, position, sample, TAG)
+        ids = np.arange(20_001)
+        expected = gumbel_noise(seed, sample, position, ids)
+        # The generator is the same, bit for bit; libm's and numpy's logarithms may differ in the last place.
+        np.testing.assert_allclose(sampler.gumbel(key, len(ids)), expected, rtol=1e-13, atol=1e-15)
+        some = torch.tensor([19_999, 3, 4, 8_000, 3])
+        assert torch.equal(sampler.gumbel(key, some), sampler.gumbel(key, len(ids))[some])
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_lazy_argmax_equals_the_whole_computation(sampler, size):
+    generator = np.random.default_rng(size)
+    for trial in range(40 if size > 10_000 else 200):
+        logits = random_logits(size, trial, float(generator.choice([0.0, 0.01, 1.0, 8.0])))
+        if size > 4 and trial % 3 == 0:
+            logits[torch.rand(size, generator=torch.Generator().manual_seed(trial)) < 0.7] = -torch.inf
+            logits[size // 2] = 0.0
+        temperature = float(generator.choice([0.05, 0.7, 1.0, 5.0]))
+        seed, position, sample = int(generator.integers(2**63)), int(generator.integers(10**6)), int(generator.integers(9))
+        key = NoiseKey(seed, position, sample, TAG)
+        noise = gumbel_noise(seed, sample, position, np.arange(size))
+        expected = perturbed_argmax_numpy(logits.numpy(), temperature, noise)
+        assert sampler.perturbed_argmax(logits, temperature, key) == expected
+
+
+def test_draws_follow_the_softmax(sampler):
+    logits = torch.tensor([0.0, 1.0, -1.0, 2.0, 0.5])
+    draws = 20_000
+    keys = [NoiseKey(11, position, 0, TAG) for position in range(draws)]
+    tokens = sampler.perturbed_argmax_rows(logits.expand(draws, 5).contiguous(), [0.8] * draws, keys, threads=2)
+    expected = softmax_numpy(logits.numpy(), 0.8) * draws
+    counts = np.bincount(tokens, minlength=5)
+    assert float(((counts - expected) ** 2 / expected).sum()) < 18.5  # chi-square, 4 degrees of freedom: p = 0.001
+
+
+def test_rows_are_drawn_as_if_alone(sampler):
+    logits = random_logits(6 * 1000, 9).reshape(6, 1000)
+    keys = [NoiseKey(row, 5 * row, row, TAG) for row in range(6)]
+    temperatures = [0.2, 1.0, 2.0, 0.7, 1.0, 9.0]
+    alone = [sampler.perturbed_argmax(row, t, key) for row, t, key in zip(logits, temperatures, keys, strict=True)]
+    for threads in (1, 2, 3):
+        assert sampler.perturbed_argmax_rows(logits, temperatures, keys, threads) == alone
