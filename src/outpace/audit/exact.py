@@ -38,7 +38,7 @@ class EnumeratingCoins:
         return law.token(self._split(key, [0.0, *(mass / mass[-1]).tolist()]))
 
     def gumbel_argmax(self, position: int, law: Law) -> int:
-        if law.probs.numel() == 1:
+        if law.size == 1:
             return law.token(0)
         raise NotImplementedError("Gumbel noise is continuous: `match` is proved by token identity instead")
 

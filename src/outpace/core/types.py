@@ -12,16 +12,39 @@ from torch import Tensor
 from .errors import DrafterError, ParameterError
 
 
-@dataclass(frozen=True, eq=False)
 class Law:
     """A distribution over token ids, stored on its support.
 
-    ``probs``: ``[s]`` floating point, summing to 1. ``ids``: ``[s]`` int64, ascending, or None when the
-    support is ``0 .. s-1``. Greedy decoding is the law whose support is one token.
+    Made from ``probs`` ``[s]``, floating point and summing to 1, or from ``scores`` ``[s]``, their logarithms
+    up to a constant; either is worked out from the other when first asked for. ``ids``: ``[s]`` int64,
+    ascending, or None when the support is ``0 .. s-1``. Greedy decoding is the law whose support is one token.
     """
 
-    probs: Tensor
-    ids: Tensor | None = None
+    def __init__(self, probs: Tensor | None = None, ids: Tensor | None = None, *, scores: Tensor | None = None) -> None:
+        if (probs is None) == (scores is None):
+            raise TypeError("a law is made from probs or from scores")
+        self._probs, self._scores, self.ids = probs, scores, ids
+
+    @property
+    def probs(self) -> Tensor:
+        """``[s]`` probabilities, summing to 1."""
+        if self._probs is None:
+            self._probs = torch.softmax(self.scores, dim=-1)
+        return self._probs
+
+    @property
+    def scores(self) -> Tensor:
+        """``[s]`` logarithms of the probabilities, up to a constant."""
+        if self._scores is None:
+            self._scores = torch.log(self.probs)
+        return self._scores
+
+    @property
+    def size(self) -> int:
+        """Number of tokens in the support."""
+        known = self._scores if self._probs is None else self._probs
+        assert known is not None
+        return known.numel()
 
     @staticmethod
     def point(token: int, dtype: torch.dtype = torch.float32) -> Law:

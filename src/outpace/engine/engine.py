@@ -8,7 +8,7 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from ..core.errors import ContextError, ParameterError
@@ -51,13 +51,24 @@ class Event:
     finish_reason: str | None = None
 
 
-class Stream:
-    """Iterates over the events of one answer. Closing it early frees everything; ``result`` then holds
-    what was generated, with finish reason "cancelled"."""
+@dataclass(eq=False)
+class _Answer:
+    """A session, and what decides where its text ends."""
 
-    def __init__(self, engine: Engine, session: Session) -> None:
-        self._engine, self._session = engine, session
-        self._events = engine._stream(session)
+    session: Session
+    text: TextState
+    ends: frozenset[int]
+    drafted: list[bool] = field(default_factory=list)  # of each token: whether it is a draft that stood
+
+
+class Stream:
+    """Iterates over the events of one answer. The last event has a finish reason, and ``result`` is there
+    with it. Closing earlier frees everything; ``result`` then holds what was generated, with finish
+    reason "cancelled"."""
+
+    def __init__(self, engine: Engine, answer: _Answer) -> None:
+        self._engine, self._answer = engine, answer
+        self._events = engine._stream(answer)
         self.result: Result | None = None
 
     def __iter__(self) -> Iterator[Event]:
@@ -65,16 +76,19 @@ class Stream:
 
     def __next__(self) -> Event:
         try:
-            return next(self._events)
+            event = next(self._events)
         except BaseException:
             self.close()
             raise
+        if event.finish_reason is not None:
+            self.close()
+        return event
 
     def close(self) -> None:
         """Stop generating and free what it held."""
         if self.result is None:
             self._events.close()
-            self.result = self._engine._finish(self._session)
+            self.result = self._engine._finish(self._answer)
 
     def __enter__(self) -> Stream:
         return self
@@ -98,10 +112,10 @@ class Engine:
         self.drafter_name, self.rule_name = names
         self._max_batch = max_batch
         self._loop = Loop(target.runtime, drafter, rule, self._commit)
-        self._texts: dict[int, TextState] = {}
-        self._ends: dict[int, frozenset[int]] = {}
+        self._running: dict[int, _Answer] = {}
         self._ids = itertools.count()
-        self._lock = threading.Lock()
+        # Reentrant: a stream that is dropped unread may be collected, and so closed, in the middle of a round.
+        self._lock = threading.RLock()
         self._row_seconds: dict[int, float] = {}
 
     def generate(
@@ -119,11 +133,11 @@ class Engine:
         if _is_single(prompt):
             if params is not None and not isinstance(params, SamplingParams):
                 raise ParameterError("one prompt takes one SamplingParams, not a list")
-            return self._answer([self._session(prompt, params, gamma)])[0]  # type: ignore[arg-type]
+            return self._run([self._session(prompt, params, gamma)])[0]  # type: ignore[arg-type]
         every = [params] * len(prompt) if params is None or isinstance(params, SamplingParams) else list(params)
         if len(every) != len(prompt):
             raise ParameterError(f"{len(every)} SamplingParams were given for {len(prompt)} prompts")
-        return self._answer([self._session(p, q, gamma) for p, q in zip(prompt, every, strict=True)])  # type: ignore[arg-type]
+        return self._run([self._session(p, q, gamma) for p, q in zip(prompt, every, strict=True)])  # type: ignore[arg-type]
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, gamma: int | None = None) -> Stream:
         """Answer one prompt piece by piece. The pieces' texts joined are the result's text."""
@@ -132,17 +146,22 @@ class Engine:
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids that a prompt becomes. Raises ParameterError when there are none."""
         tokenizer = self.target.tokenizer
-        if isinstance(prompt, str):
-            ids = encode_prompt(tokenizer, prompt)
-        elif prompt and isinstance(prompt[0], Mapping):
-            ids = encode_chat(tokenizer, self.target.chat_template, list(prompt))  # type: ignore[arg-type]
-        else:
-            ids = [_token(token, tokenizer.size) for token in prompt]
+        _check_kind(prompt)
+        try:
+            if isinstance(prompt, str):
+                ids = encode_prompt(tokenizer, prompt)
+            elif prompt and isinstance(prompt[0], Mapping):
+                ids = encode_chat(tokenizer, self.target.chat_template, list(prompt))  # type: ignore[arg-type]
+            else:
+                ids = [_token(token, tokenizer.size) for token in prompt]
+        except TypeError:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
+            raise ParameterError("the prompt's text is not valid Unicode: it cannot be written as UTF-8") from None
         if not ids:
-            raise ParameterError("the prompt is empty, and this model's tokenizer has no token to begin with")
+            without = ", and this model's tokenizer has no token to begin with" if isinstance(prompt, str) else ""
+            raise ParameterError(f"the prompt is empty{without}")
         return ids
 
-    def _session(self, prompt: Prompt, params: SamplingParams | None, gamma: int | None) -> Session:
+    def _session(self, prompt: Prompt, params: SamplingParams | None, gamma: int | None) -> _Answer:
         params = params or SamplingParams()
         if gamma is not None and (isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0):
             raise ParameterError(f"gamma must be a whole number of at least 0, not {gamma!r}")
@@ -167,39 +186,46 @@ class Engine:
         report.gamma, report.seed, report.prompt_tokens = session.gamma, seed, len(ids)
         if len(ids) >= limit:
             session.finish = "length"
-        self._texts[session.id] = TextState(StreamDecoder(self.target.tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
+        text = TextState(StreamDecoder(self.target.tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
-        self._ends[session.id] = own_ends | frozenset(params.stop_token_ids)
-        return session
+        return _Answer(session, text, own_ends | frozenset(params.stop_token_ids))
 
-    def _answer(self, sessions: list[Session]) -> list[Result]:
+    def _run(self, answers: list[_Answer]) -> list[Result]:
         """Run sessions to their ends, at most max_batch at a time, the next one joining as one leaves."""
-        waiting = deque(session for session in sessions if session.finish is None)
-        active: list[Session] = []
+        waiting = deque(answer for answer in answers if answer.session.finish is None)
+        active: list[_Answer] = []
         try:
             while waiting or active:
                 joining = [waiting.popleft() for _ in range(min(len(waiting), self._max_batch - len(active)))]
                 active += joining
                 with self._lock:
-                    self._loop.admit(joining)
-                    self._loop.round(active)
-                    for session in active:
-                        if session.finish is not None:
-                            self._loop.release(session)
-                active = [session for session in active if session.finish is None]
+                    self._admit(joining)
+                    self._loop.round([answer.session for answer in active])
+                    for answer in active:
+                        if answer.session.finish is not None:
+                            self._release(answer)
+                active = [answer for answer in active if answer.session.finish is None]
         finally:
             with self._lock:
-                for session in active:
-                    self._loop.release(session)
-        return [self._finish(session) for session in sessions]
+                for answer in active:
+                    self._release(answer)
+        return [self._finish(answer) for answer in answers]
 
-    def _stream(self, session: Session) -> Generator[Event, None, None]:
-        text = self._texts[session.id]
+    def _admit(self, answers: list[_Answer]) -> None:
+        self._running |= {answer.session.id: answer for answer in answers}
+        self._loop.admit([answer.session for answer in answers])
+
+    def _release(self, answer: _Answer) -> None:
+        self._running.pop(answer.session.id, None)
+        self._loop.release(answer.session)
+
+    def _stream(self, answer: _Answer) -> Generator[Event, None, None]:
+        session, text = answer.session, answer.text
         shown = session.prompt_length
         try:
             if session.finish is None:
                 with self._lock:
-                    self._loop.admit([session])
+                    self._admit([answer])
             while session.finish is None:
                 with self._lock:
                     self._loop.round([session])
@@ -214,15 +240,16 @@ class Engine:
             yield Event(piece, session.tokens[shown : shown + count], session.finish)
         finally:
             with self._lock:
-                self._loop.release(session)
+                self._release(answer)
 
     def _commit(self, session: Session, tokens: Sequence[int]) -> int:
         """The one place where an answer ends: end tokens, stop strings, the limit of length."""
-        ends, text = self._ends[session.id], self._texts[session.id]
+        answer = self._running[session.id]
         for taken, token in enumerate(tokens, start=1):
             session.tokens.append(token)
-            stopped = text.push(token)
-            if stopped or token in ends:
+            answer.drafted.append(taken < len(tokens))  # the last one is the target's own
+            stopped = answer.text.push(token)
+            if stopped or token in answer.ends:
                 session.finish = "stop"
             elif len(session.tokens) >= session.limit:
                 session.finish = "length"
@@ -230,15 +257,16 @@ class Engine:
                 return taken
         return len(tokens)
 
-    def _finish(self, session: Session) -> Result:
+    def _finish(self, answer: _Answer) -> Result:
         """The result of a session that has been released."""
-        text = self._texts.pop(session.id)
-        del self._ends[session.id]
+        session, text = answer.session, answer.text
         text.finish()
         report = session.report
         report.emitted = text.tokens
-        report.accepted = min(report.accepted, report.emitted)
-        if report.drafted:
+        unseen = sum(answer.drafted[text.tokens :])  # drafts that stood, behind the cut of a stop string
+        report.accepted -= unseen
+        report.tested -= unseen
+        if report.drafted and session.finish is not None:
             self._add_costs(report)
         ids = session.generated[: text.tokens]
         return Result(text.text, ids, session.finish or "cancelled", session.prompt_length, report)
@@ -272,13 +300,15 @@ class Engine:
 
 
 def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:
-    if isinstance(prompt, str):
-        return True
-    if not isinstance(prompt, Sequence):
+    _check_kind(prompt)
+    # An empty list is an empty batch: there is nothing to say which other kind it was meant to be.
+    return isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], (int, Mapping)))
+
+
+def _check_kind(prompt: object) -> None:
+    if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
         kind = type(prompt).__name__
         raise ParameterError(f"a prompt is text, token ids, chat messages or a list of these, not {kind}")
-    # An empty list is an empty batch: there is nothing to say which other kind it was meant to be.
-    return bool(prompt) and isinstance(prompt[0], (int, Mapping))
 
 
 def _token(token: object, size: int) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..core.types import USES, Key, Law
+from ..kernels.sampling import NoiseKey, Sampler
 
 _MASK = np.uint64(0xFFFFFFFF)
 _NOISE = len(USES)  # the tag of match noise; tags below it are the uses of round coins
@@ -47,10 +48,11 @@ def quantile(law: Law, uniform: float) -> int:
 
 
 class KeyedCoins:
-    """The coins of one request. ``sample`` numbers the answers drawn for one seed."""
+    """The coins of one request. ``sample`` numbers the answers drawn for one seed. ``sampler``: the C kernels, which
+    make the same noise faster but round its logarithms otherwise; all coins of a process should agree on it."""
 
-    def __init__(self, seed: int, sample: int = 0) -> None:
-        self.seed, self.sample = seed, sample
+    def __init__(self, seed: int, sample: int = 0, sampler: Sampler | None = None) -> None:
+        self.seed, self.sample, self._sampler = seed, sample, sampler
 
     def uniform(self, key: Key) -> float:
         """A number in [0, 1) with 53 random bits."""
@@ -63,11 +65,17 @@ class KeyedCoins:
         return self.uniform(key) < prob
 
     def categorical(self, key: Key, law: Law) -> int:
-        return law.token(0) if law.probs.numel() == 1 else quantile(law, self.uniform(key))
+        return law.token(0) if law.size == 1 else quantile(law, self.uniform(key))
 
     def gumbel_argmax(self, position: int, law: Law) -> int:
-        if law.probs.numel() == 1:
+        if law.size == 1:
             return law.token(0)
-        ids = np.arange(law.probs.numel()) if law.ids is None else law.ids.numpy()
-        noise = torch.from_numpy(gumbel_noise(self.seed, self.sample, position, ids))
-        return law.token(int(torch.argmax(torch.log(law.probs.double()) + noise)))
+        if self._sampler is not None and law.scores.dtype == torch.float32:
+            key = NoiseKey(seed=self.seed, position=position, sample=self.sample, tag=_NOISE)
+            if law.ids is None:
+                return self._sampler.perturbed_argmax(law.scores, 1.0, key)
+            noise = self._sampler.gumbel(key, law.ids)
+        else:
+            ids = np.arange(law.size) if law.ids is None else law.ids.numpy()
+            noise = torch.from_numpy(gumbel_noise(self.seed, self.sample, position, ids))
+        return law.token(int(torch.argmax(law.scores.double() + noise)))

@@ -40,6 +40,8 @@ class Pipeline:
         if params.temperature == 0:
             return Law.point(int(best), logits.dtype)
         scores = (logits - top) / max(params.temperature, _COLDEST)  # [vocab_size]
+        if not (0 < params.top_k < scores.numel() or params.top_p < 1 or params.min_p > 0):
+            return Law(scores=scores)
         ids = None
         if 0 < params.top_k < scores.numel():
             ids = _top_k(scores, params.top_k)
@@ -51,7 +53,7 @@ class Pipeline:
         if params.min_p > 0:
             kept = torch.nonzero(probs >= params.min_p * probs.max()).flatten()
             probs, ids = probs[kept], kept if ids is None else ids[kept]
-        return Law(probs if ids is None else probs / probs.sum(), ids)
+        return Law(probs / probs.sum(), ids)
 
 
 def _top_k(scores: Tensor, k: int) -> Tensor:

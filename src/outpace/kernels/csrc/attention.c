@@ -163,6 +163,12 @@ static void load_values(const char *const *entry, int count, int64_t head_dim, i
     }
 }
 
+/* Ask for the next tile of the cached prefix while this one is worked on: hardware doesn't follow the column order in
+ * which keys are read. */
+static void ask_for(const char *entries, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(entries + at);
+}
+
 /* Turn the scores of the first count keys into weights relative to the running maximum; the others become 0. */
 static void soften(float *scores, int count, float *high, float *total, float *shrink) {
     for (int j = count; j < TILE; j++) scores[j] = -INFINITY;
@@ -207,6 +213,8 @@ void attention_run(const attention_shape *shape, const attention_chunk *chunks, 
     memset(s.acc, 0, 4 * pairs * s.width);
     if (s.width != dim) memset(s.values, 0, 4 * TILE * s.width);
 
+    ask_for(keys, TILE * bytes);
+    ask_for(values, TILE * bytes);
     int64_t first = 0; /* pairs before it have seen all their keys */
     for (int64_t start = 0; start <= position[pairs - 1]; start += TILE) {
         while (position[first] < start) first++;
@@ -219,6 +227,8 @@ void attention_run(const attention_shape *shape, const attention_chunk *chunks, 
             entry[j] = j < count ? keys + at * bytes : s.zeros;
             value[j] = values + at * bytes;
         }
+        ask_for(keys + (start + TILE) * bytes, TILE * bytes);
+        ask_for(values + (start + TILE) * bytes, TILE * bytes);
         load_keys(entry, dim, shape->bf16, s.keys);
         load_values(value, count, dim, shape->bf16, s.values, s.width);
         block_times(pairs - first, dim, s.q + first * s.width, s.width, s.keys, TILE, s.scores + first * TILE, TILE, 0);

@@ -1,0 +1,37 @@
+"""The kernels under the address and undefined-behaviour sanitizers, in a process of their own."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from outpace.kernels import build, native
+
+HERE = Path(__file__).parent
+SOURCES = Path(build.__file__).parent / "csrc"
+LINEAR = ("linear*.c", "pack*.c", "quantize*.c")
+FLAGS = ("-std=gnu11", "-O1", "-g", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+VARIANTS = [name for name in reversed(native.VARIANTS) if name in native.available()] or ["plain"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_linears_are_clean(variant, tmp_path):
+    compiler = build.compiler()
+    if compiler is None:
+        pytest.skip("no C compiler")
+    probe = tmp_path / "probe.c"
+    probe.write_text("int main(void) { return 0; }\n")
+    program = tmp_path / "driver"
+    if subprocess.run([*compiler, *FLAGS, str(probe), "-o", str(program)], capture_output=True, check=False).returncode:
+        pytest.skip("the C compiler has no sanitizers")
+    if subprocess.run([str(program)], capture_output=True, check=False).returncode:
+        pytest.skip("programs built with sanitizers do not run here")
+    sources = sorted(str(path) for pattern in LINEAR for path in SOURCES.glob(pattern))
+    driver = str(HERE / "sanitize_linear.c")
+    made = subprocess.run(
+        [*compiler, *FLAGS, *build.variants()[variant], "-fopenmp", f"-I{SOURCES}", driver, *sources, "-o", str(program), "-lm"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout.strip()) == (0, "ok"), done.stdout + done.stderr
