@@ -39,11 +39,10 @@ def main() -> int:
         found = compare(engine, prompt, SamplingParams(max_tokens=128), repeats=3)
         print(found.speculative.text)
         print(comparison_table(found), flush=True)
-        ratios.append(found.speedup)
+        ratios.append(found.speedup or 0.0)
         equal &= found.tokens_equal
-    dtype = str(engine.target.runtime.capabilities().dtype).removeprefix("torch.")
     versions = ", ".join(f"{key} {value}" for key, value in provenance().items())
-    print(f"\n{names[0]} ({dtype}) answers {statistics.median(ratios):.2f} times faster than plain decoding of the "
+    print(f"\n{names[0]} (weights: {engine.target.weights}, {engine.target.backend} kernels) answers {statistics.median(ratios):.2f} times faster than plain decoding of the "
           f"same weights (median of {len(ratios)} prompts, temperature 0);")  # fmt: skip
     print("its tokens are the same." if equal else
           "some tokens differ: passes of one and of several rows round differently in this precision.")  # fmt: skip

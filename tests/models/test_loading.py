@@ -38,8 +38,8 @@ def test_directory_and_gguf_give_the_same_logits(family: str, tied: bool, tmp_pa
     transformers = pytest.importorskip("transformers")
     config = tiny_config(family, TOKENIZER, tied=tied)
     weights = tiny_weights(config)
-    folder = load_model(write_directory(tmp_path / "folder", config, weights, TOKENIZER, shards=3), dtype="float32")
-    single = load_model(write_gguf(tmp_path / "file.gguf", config, weights, TOKENIZER), dtype="float32")
+    folder = load_model(write_directory(tmp_path / "folder", config, weights, TOKENIZER, shards=3), weights="f32")
+    single = load_model(write_gguf(tmp_path / "file.gguf", config, weights, TOKENIZER), weights="f32")
     write_directory(tmp_path / "reference", config, weights, TOKENIZER)
     reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "reference", dtype=torch.float32).eval()
     for tokens in PROMPTS:
@@ -59,7 +59,7 @@ def test_directory_and_gguf_give_the_same_logits(family: str, tied: bool, tmp_pa
 def test_dtypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config("llama", TOKENIZER)
     path = write_gguf(tmp_path / "m.gguf", config, tiny_weights(config), TOKENIZER)
-    exact, rounded = load_model(path), load_model(path, dtype="bfloat16")
+    exact, rounded = load_model(path), load_model(path, weights="bf16")
     assert exact.runtime.capabilities().dtype == torch.float32
     assert rounded.runtime.capabilities().dtype == torch.bfloat16
     assert rounded.nbytes < 0.6 * exact.nbytes
@@ -67,7 +67,7 @@ def test_dtypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "BIG", 1000)
     assert load_model(path).runtime.capabilities().dtype == torch.bfloat16
     with pytest.raises(ParameterError, match="float8"):
-        load_model(path, dtype="float8")
+        load_model(path, weights="float8")
 
 
 def test_context_can_be_lowered_only(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_logits_and_greedy_tokens_equal_transformers(
     name: str, steps: int, cached_model: Callable[[str], Path]
 ) -> None:
     path = cached_model(name)
-    model = load_model(path, dtype="float32")
+    model = load_model(path, weights="f32")
     tokens = model.tokenizer.encode(PROMPT, False)
     cache = model.runtime.new_cache()
     slot = cache.open(len(tokens) + steps)

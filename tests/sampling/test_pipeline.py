@@ -17,7 +17,8 @@ def law(logits, **params):
 
 
 def slow(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> dict[int, float]:
-    weights = {i: math.exp((x - max(logits)) / temperature) for i, x in enumerate(logits)}
+    top = max(logits)
+    weights = {i: math.exp((x - top) / temperature) for i, x in enumerate(logits)}
     ranked = sorted(weights, key=lambda i: (-weights[i], i))
     kept = ranked[:top_k] if top_k else ranked
     total, mass, nucleus = sum(weights[i] for i in kept), 0.0, []

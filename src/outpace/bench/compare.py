@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
+import secrets
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,16 +19,17 @@ from ..engine.engine import Engine, Prompt, Result
 @dataclass(frozen=True)
 class Comparison:
     """Interleaved repeats of the same request. ``plain`` and ``speculative`` are the runs of median
-    speed; ``ratios`` are the speed-ups of each pair of neighbouring runs, in tokens per second."""
+    speed; ``ratios`` are the speed-ups of each pair of neighbouring runs, in tokens per second, of the
+    pairs that both generated something."""
 
     plain: Result
     speculative: Result
     ratios: list[float]
 
     @property
-    def speedup(self) -> float:
-        """Median of the paired ratios."""
-        return statistics.median(self.ratios)
+    def speedup(self) -> float | None:
+        """Median of the paired ratios; None when nothing was generated."""
+        return statistics.median(self.ratios) if self.ratios else None
 
     @property
     def first_difference(self) -> int | None:
@@ -69,6 +72,8 @@ def compare(
 
     ``show`` is called with "plain" or "speculative" after every run. Without a seed, one is drawn for all.
     """
+    if params.seed is None:
+        params = dataclasses.replace(params, seed=secrets.randbits(63))
     for depth in (0, gamma):
         engine.generate(prompt, SamplingParams(max_tokens=4), gamma=depth)
     plain: list[Result] = []
@@ -79,12 +84,13 @@ def compare(
             assert isinstance(result, Result)
             runs.append(result)
             show(mode, result)
-    ratios = [_speed(fast) / _speed(slow) for slow, fast in zip(plain, speculative, strict=True)]
+    speeds = [(_speed(slow), _speed(fast)) for slow, fast in zip(plain, speculative, strict=True)]
+    ratios = [fast / slow for slow, fast in speeds if slow and fast]
     return Comparison(_median(plain), _median(speculative), ratios)
 
 
 def _speed(result: Result) -> float:
-    return result.report.tokens_per_second or float("nan")
+    return result.report.tokens_per_second or 0.0
 
 
 def _median(runs: list[Result]) -> Result:

@@ -53,10 +53,15 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--drafter", choices=drafters.names(), help="how to draft (draft_model, or lookup without one)")
     group.add_argument("--gamma", type=int, metavar="N", help="tokens drafted a round, at most; 0 is plain decoding")
     group.add_argument("--accept", choices=verify.names(), default="match", help="acceptance rule (match)")
+    kinds = ("auto", "file", "q8", "q4", "bf16", "f32")
     group.add_argument(
-        "--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="the target's precision"
+        "--weights", choices=kinds, default="auto", help="the target's weights: as in the file, or rounded"
     )
-    group.add_argument("--draft-dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="the draft's")
+    group.add_argument("--draft-weights", choices=kinds, default="auto", help="the draft's (auto: q4 when it is big)")
+    group.add_argument(
+        "--draft-head", type=int, metavar="N", help="keep N token ids of the draft's output head; 0: all"
+    )
+    group.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
     group.add_argument("--context", type=int, metavar="N", help="use at most N tokens of the model's context")
     group.add_argument("--threads", type=int, metavar="N", help="threads to compute with (all cores)")
     for name, field in _drafter_options():
@@ -101,8 +106,9 @@ def load_engine(args: argparse.Namespace) -> Engine:
             raise ParameterError(f"--{name}-{field.name.replace('_', '-')} belongs to the drafter {name!r}, "
                                  f"but {chosen!r} is used")  # fmt: skip
         options[field.name] = value
-    return load(target, draft, drafter=drafter, gamma=args.gamma, accept=args.accept, dtype=args.dtype,
-                draft_dtype=args.draft_dtype, context=args.context, options=options)  # fmt: skip
+    return load(target, draft, drafter=drafter, gamma=args.gamma, accept=args.accept, weights=args.weights,
+                draft_weights=args.draft_weights, draft_head=args.draft_head, backend=args.backend,
+                threads=args.threads, context=args.context, options=options)  # fmt: skip
 
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
@@ -125,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     """Generate and print. Ctrl-C prints what there is and ends with 130."""
     from ..core.errors import ParameterError
 
-    text = sys.stdin.read() if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()) else args.prompt
+    text = _read_input() if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()) else args.prompt
     if text is None:
         raise ParameterError("no prompt: give it as an argument, or - to read standard input")
     if args.repeat < 1:
@@ -141,23 +147,32 @@ def run(args: argparse.Namespace) -> int:
     return _compare(engine, prompt, params, args) if args.compare else _generate(engine, prompt, params, args)
 
 
-def _generate(engine: Engine, prompt: Prompt, params: SamplingParams, args: argparse.Namespace) -> int:
-    interrupted = False
-    stream = engine.stream(prompt, params)
+def _read_input() -> str:
+    from ..core.errors import ParameterError
+
     try:
-        for event in stream:
-            if not args.json:
-                print(event.text, end="", flush=True)
-    except KeyboardInterrupt:
-        interrupted = True
-    stream.close()
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"the prompt on standard input is not {error.encoding}: {error.reason}") from None
+
+
+def _generate(engine: Engine, prompt: Prompt, params: SamplingParams, args: argparse.Namespace) -> int:
+    interrupted, printed = False, 0
+    with engine.stream(prompt, params) as stream:
+        try:
+            for event in stream:
+                if not args.json:
+                    print(event.text, end="", flush=True)
+                    printed += len(event.text)
+        except KeyboardInterrupt:
+            interrupted = True
     result = stream.result
     assert result is not None
     if args.json:
         print(json.dumps({"text": result.text, "token_ids": result.token_ids, "finish_reason": result.finish_reason,
                           "prompt_tokens": result.prompt_tokens, "report": result.report.as_dict()}))  # fmt: skip
     else:
-        print()
+        print(result.text[printed:])  # after Ctrl-C: the round that it cut short, and what was held back
         if not args.quiet:
             print(summary(result), file=sys.stderr)
     return 130 if interrupted else 0
@@ -166,10 +181,6 @@ def _generate(engine: Engine, prompt: Prompt, params: SamplingParams, args: argp
 def _compare(engine: Engine, prompt: Prompt, params: SamplingParams, args: argparse.Namespace) -> int:
     from ..bench.compare import compare
 
-    if params.seed is None and params.temperature > 0:
-        import secrets
-
-        params = dataclasses.replace(params, seed=secrets.randbits(63))
     show = (lambda mode, result: None) if args.json or args.quiet else _show_run
     found = compare(engine, prompt, params, repeats=args.repeat, show=show)
     if args.json:
@@ -205,9 +216,10 @@ def comparison_table(found) -> str:  # type: ignore[no-untyped-def]  # bench.com
     plain, fast = found.plain.report, found.speculative.report
     where = found.first_difference
     same = "equal" if where is None else f"differ from token {where} on"
+    ratio = "" if found.speedup is None else f"   x{found.speedup:.2f} (median of {len(found.ratios)})"
     lines = [
         f"plain        {plain.tokens_per_second or 0:7.1f} tok/s",
-        f"speculative  {fast.tokens_per_second or 0:7.1f} tok/s   x{found.speedup:.2f} (median of {len(found.ratios)})",
+        f"speculative  {fast.tokens_per_second or 0:7.1f} tok/s{ratio}",
         f"tokens       {len(found.speculative.token_ids)}, {same}",
     ]
     if fast.alpha is not None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from .. import drafters, verify
 from ..core.errors import ParameterError
 from ..core.protocols import Parts
+from ..kernels.native import open_library
+from ..kernels.sampling import Sampler
 from ..models.catalogue import resolve
-from ..models.loading import LoadedModel, load_model
+from ..models.loading import LoadedModel, load_draft, load_model
 from ..models.pairing import check_pair
 from .engine import Engine
 
@@ -22,8 +24,11 @@ def load(
     drafter: str | None = None,
     gamma: int | None = None,
     accept: str = "match",
-    dtype: str = "auto",
-    draft_dtype: str = "auto",
+    weights: str = "auto",
+    draft_weights: str = "auto",
+    draft_head: int | None = None,
+    backend: str = "auto",
+    threads: int | None = None,
     context: int | None = None,
     max_batch: int = 8,
     options: Mapping[str, object] | None = None,
@@ -33,9 +38,14 @@ def load(
     ``target``, ``draft``: a catalogue name, a GGUF file, a Hugging Face directory, or a loaded model.
     ``drafter``: a module of ``outpace.drafters``; by default ``draft_model`` when a draft is given and
     ``lookup`` otherwise. ``gamma``: drafted tokens a round (the drafter's own default when None).
-    ``accept``: a module of ``outpace.verify``. ``dtype``: "auto", "float32" or "bfloat16". ``options``:
-    fields of the drafter's Config. Raises ModelError, VocabularyError, CatalogueError, ParameterError.
+    ``accept``: a module of ``outpace.verify``. ``weights``, ``draft_weights``, ``backend``, ``threads``: see
+    :func:`outpace.models.loading.load_model`. A draft's "auto" is "q4" when it is big and the kernels are there,
+    since its law is its own; ``draft_head`` keeps only the first so many token ids of its output head (and the
+    special ones): by default 65536 of a vocabulary twice as large, 0 keeps all. ``context`` limits the target.
+    ``max_batch``: sessions that share a pass. ``options``: fields of the drafter's Config. Raises ModelError, VocabularyError, CatalogueError, ParameterError.
     """
+    if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
+        raise ParameterError(f"max_batch must be a whole number of at least 1, not {max_batch!r}")
     rule = verify.rule(accept)
     name = drafter or ("draft_model" if draft is not None else "lookup")
     module = drafters.module(name)
@@ -44,18 +54,27 @@ def load(
     if draft is None and module.NEEDS_DRAFT:
         raise ParameterError(f"the drafter {name!r} needs a draft model, and none was given")
     config = _config(module.Config, name, dict(options or {}), gamma)
-    model = _model(target, dtype, context)
+    model = target if isinstance(target, LoadedModel) else load_model(
+        resolve(str(target)), weights=weights, backend=backend, threads=threads, context=context
+    )  # fmt: skip
     drafting = None
     if draft is not None:
-        drafting = _model(draft, draft_dtype, context)
+        drafting = draft if isinstance(draft, LoadedModel) else load_draft(
+            resolve(str(draft)), weights=draft_weights, head=draft_head, backend=backend, threads=threads
+        )  # fmt: skip
         check_pair(model.tokenizer, drafting.tokenizer, model.name, drafting.name)
     parts = Parts(rule, model.runtime.vocab_size, drafting.runtime if drafting else None)
     built = module.create(config, parts)
-    return Engine(model, built, rule, names=(name, accept), gamma=config.gamma, max_batch=max_batch)
-
-
-def _model(model: str | Path | LoadedModel, dtype: str, context: int | None) -> LoadedModel:
-    return model if isinstance(model, LoadedModel) else load_model(resolve(str(model)), dtype=dtype, context=context)
+    library = open_library()
+    return Engine(
+        model,
+        built,
+        rule,
+        names=(name, accept),
+        gamma=config.gamma,
+        max_batch=max_batch,
+        sampler=Sampler(library) if library else None,
+    )
 
 
 def _config(kind: type, name: str, options: dict[str, object], gamma: int | None):  # type: ignore[no-untyped-def]

@@ -15,6 +15,7 @@ from ..core.errors import ContextError, ParameterError
 from ..core.protocols import Drafter, Rule, Session
 from ..core.report import Report
 from ..core.types import Chunk, SamplingParams
+from ..kernels.sampling import Sampler
 from ..models.chat import encode_chat, encode_prompt
 from ..models.loading import LoadedModel
 from ..models.tokenizer import StreamDecoder
@@ -105,12 +106,20 @@ class Engine:
     """
 
     def __init__(
-        self, target: LoadedModel, drafter: Drafter, rule: Rule, *, names: tuple[str, str], gamma: int, max_batch: int
+        self,
+        target: LoadedModel,
+        drafter: Drafter,
+        rule: Rule,
+        *,
+        names: tuple[str, str],
+        gamma: int,
+        max_batch: int,
+        sampler: Sampler | None = None,
     ) -> None:
         self.target = target
         self.gamma = gamma
         self.drafter_name, self.rule_name = names
-        self._max_batch = max_batch
+        self._max_batch, self._sampler = max_batch, sampler
         self._loop = Loop(target.runtime, drafter, rule, self._commit)
         self._running: dict[int, _Answer] = {}
         self._ids = itertools.count()
@@ -132,7 +141,7 @@ class Engine:
         """
         if _is_single(prompt):
             if params is not None and not isinstance(params, SamplingParams):
-                raise ParameterError("one prompt takes one SamplingParams, not a list")
+                raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
             return self._run([self._session(prompt, params, gamma)])[0]  # type: ignore[arg-type]
         every = [params] * len(prompt) if params is None or isinstance(params, SamplingParams) else list(params)
         if len(every) != len(prompt):
@@ -154,8 +163,8 @@ class Engine:
                 ids = encode_chat(tokenizer, self.target.chat_template, list(prompt))  # type: ignore[arg-type]
             else:
                 ids = [_token(token, tokenizer.size) for token in prompt]
-        except TypeError:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
-            raise ParameterError("the prompt's text is not valid Unicode: it cannot be written as UTF-8") from None
+        except TypeError as error:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
+            raise ParameterError("the prompt's text is not valid Unicode: it cannot be written as UTF-8") from error
         if not ids:
             without = ", and this model's tokenizer has no token to begin with" if isinstance(prompt, str) else ""
             raise ParameterError(f"the prompt is empty{without}")
@@ -177,7 +186,7 @@ class Engine:
             prompt_length=len(ids),
             params=params,
             pipeline=Pipeline(params),
-            coins=KeyedCoins(seed),
+            coins=KeyedCoins(seed, sampler=self._sampler),
             limit=limit,
             gamma=self.gamma if gamma is None else gamma,
         )
@@ -247,8 +256,8 @@ class Engine:
         answer = self._running[session.id]
         for taken, token in enumerate(tokens, start=1):
             session.tokens.append(token)
-            answer.drafted.append(taken < len(tokens))  # the last one is the target's own
             stopped = answer.text.push(token)
+            answer.drafted.append(taken < len(tokens))  # the last one is the target's own
             if stopped or token in answer.ends:
                 session.finish = "stop"
             elif len(session.tokens) >= session.limit:

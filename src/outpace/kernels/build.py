@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-COMMON = ("-std=gnu11", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-attributes")
+COMMON = ("-std=gnu11", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra")
+AVX512_PARTS = ("f", "bw", "vl", "dq", "vnni", "bf16")
 X86 = {
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
-    "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16", "-mfma", "-mf16c"),
+    "avx512": ("-mfma", "-mf16c", *(f"-mavx512{part}" for part in AVX512_PARTS)),
 }
 
 
@@ -36,7 +37,7 @@ def variants() -> dict[str, tuple[str, ...]]:
 
 
 def compiler() -> list[str] | None:
-    """The C compiler: ``CC`` of the build, else the one Python was built with, else cc, gcc or clang; None without one."""
+    """The C compiler: ``CC`` of the build, else the one Python was built with, else cc, gcc or clang; or None."""
     named = [os.environ.get("CC", "").split(), str(sysconfig.get_config_var("CC") or "").split()]
     for command in [*named, ["cc"], ["gcc"], ["clang"]]:
         if command and shutil.which(command[0]):
@@ -58,19 +59,19 @@ def build(out: Path, only: Sequence[str] = (), extra: Sequence[str] = (), jobs: 
     made = []
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         openmp = ["-fopenmp"] if _compiles([*command, "-fopenmp"], Path(scratch)) else []
+        called = {name: [*command, *COMMON, *openmp, *flags, *extra] for name, flags in chosen.items()}
+        objects = {name: [f"{scratch}/{name}_{source.stem}.o" for source in sources] for name in chosen}
         tasks = {
-            (name, source): pool.submit(
-                _run,
-                [*command, *COMMON, *openmp, *flags, *extra, "-c", str(source), "-o", f"{scratch}/{name}_{source.stem}.o"],
-            )
-            for name, flags in chosen.items()
-            for source in sources
+            name: [
+                pool.submit(_run, [*called[name], "-c", str(source), "-o", made_of])
+                for source, made_of in zip(sources, objects[name], strict=True)
+            ]
+            for name in chosen
         }
-        for name, flags in chosen.items():
-            problem = next(filter(None, (tasks[name, source].result() for source in sources)), "")
-            objects = [f"{scratch}/{name}_{source.stem}.o" for source in sources]
+        for name in chosen:
+            problem = next(filter(None, [task.result() for task in tasks[name]]), "")
             target, linked = out / library_name(name), Path(scratch) / library_name(name)
-            problem = problem or _run([*command, "-shared", *openmp, *flags, *extra, *objects, "-o", str(linked), "-lm"])
+            problem = problem or _run([*called[name], "-shared", *objects[name], "-o", str(linked), "-lm"])
             if problem and name == "plain":
                 raise RuntimeError(problem)
             if problem:

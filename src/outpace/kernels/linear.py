@@ -90,7 +90,7 @@ def pack_float(
     source = FLOAT_KINDS[weight.dtype]
     kind = kind or source
     if kind not in {*FLOAT_KINDS.values(), "Q8_0", "Q4_1"}:
-        raise ModelError(f"{name}: float weights cannot be rounded to {kind}; to Q8_0, Q4_1, BF16, F16 and F32 they can")
+        raise ModelError(f"{name}: float weights cannot be rounded to {kind}, only to Q8_0, Q4_1, BF16, F16, F32")
     rows, address, stride, _keep = _rows_of(weight.detach().contiguous(), name)
     cols = int(weight.shape[1])
     if library.functions.op_packed_bytes(KINDS[kind], rows, cols) < 0:

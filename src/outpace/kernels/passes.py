@@ -110,7 +110,13 @@ class DecoderPass:
     """
 
     def __init__(
-        self, library: Library, weights: DecoderWeights, cache_dtype: torch.dtype, threads: int, *, float_activations: bool = False
+        self,
+        library: Library,
+        weights: DecoderWeights,
+        cache_dtype: torch.dtype,
+        threads: int,
+        *,
+        float_activations: bool = False,
     ) -> None:
         _declare(library.functions)
         self._library, self._weights, self._threads = library.functions, weights, threads
@@ -233,9 +239,7 @@ def attention(
     rows, heads, head_dim = queries.shape
     packed = torch.zeros(rows, heads + 2 * kv_heads, head_dim)  # as the pass keeps them: keys and values follow
     packed[:, :heads] = queries
-    model = _Model(
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim, cache_bf16=slots[0].keys.dtype == torch.bfloat16
-    )
+    model = _Model(heads=heads, kv_heads=kv_heads, head_dim=head_dim, cache_bf16=slots[0].keys.dtype == torch.bfloat16)
     parents = [None if s.parents is None else np.array(s.parents, dtype=np.int32) for s in slots]
     chunks = (_Chunk * len(slots))()
     for chunk, slot, follows in zip(chunks, slots, parents, strict=True):

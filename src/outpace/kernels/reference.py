@@ -34,5 +34,5 @@ def round_activations(x: Tensor, activations: str) -> Tensor:
 
 
 def linear(weight: Tensor, x: Tensor, activations: str) -> Tensor:
-    """``x @ weight.T`` in float64: exact ``weight`` ``[outputs, cols]``, ``x`` float32 ``[rows, cols]`` rounded first."""
+    """``x @ weight.T`` in float64, of exact ``weight`` ``[outputs, cols]`` and rounded ``x`` ``[rows, cols]``."""
     return round_activations(x, activations) @ weight.double().T

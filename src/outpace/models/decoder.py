@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from outpace.core.errors import ModelError
-from outpace.models.config import DecoderConfig
-from outpace.models.linear import Linear
+from ..core.errors import ModelError
+from .config import DecoderConfig
+from .linear import Linear
 
 EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 

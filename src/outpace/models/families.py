@@ -10,8 +10,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from outpace.core.errors import ModelError
-from outpace.models.config import DecoderConfig
+from ..core.errors import ModelError
+from .config import DecoderConfig
 
 
 @cache

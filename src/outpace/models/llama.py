@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outpace.models.config import DecoderConfig
-from outpace.models.families import read_config
+from .config import DecoderConfig
+from .families import read_config
 
 MODEL_TYPES = ("llama",)
 

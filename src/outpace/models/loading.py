@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from outpace.core.errors import ModelError, ParameterError
-from outpace.core.protocols import Runtime
-from outpace.models.checkpoint import Checkpoint, StoredTensor, open_checkpoint
-from outpace.models.config import DecoderConfig
-from outpace.models.decoder import Decoder, check_tensors
-from outpace.models.families import decoder_config
-from outpace.models.runtime import TorchRuntime
-from outpace.models.tokenizer import Tokenizer
+from ..core.errors import ModelError, ParameterError
+from ..core.protocols import Runtime
+from ..kernels.native import missing_notice, open_library
+from .checkpoint import Checkpoint, StoredTensor, open_checkpoint
+from .config import DecoderConfig
+from .decoder import Decoder, check_tensors
+from .families import decoder_config
+from .native import NativeRuntime
+from .runtime import TorchRuntime
+from .tokenizer import Tokenizer
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+WEIGHTS = ("auto", "file", "q8", "q4", "bf16", "f32")
+BACKENDS = ("auto", "native", "torch")
+HEAD_IDS = 65536  # token ids that a draft's output head keeps of a vocabulary twice as large
 BIG = 200_000_000  # parameters from which "auto" halves the bytes a pass reads
+
+logger = logging.getLogger("outpace")
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run. ``nbytes`` counts the bytes of its weights in memory."""
+    """A model ready to run. ``nbytes`` counts the bytes of its weights in memory, ``weights`` says what they are."""
 
     runtime: Runtime
     tokenizer: Tokenizer
@@ -37,40 +46,116 @@ class LoadedModel:
     name: str
     path: Path
     nbytes: int
+    weights: str
+    backend: str
 
 
-def load_model(path: str | Path, *, dtype: str = "auto", context: int | None = None) -> LoadedModel:
-    """Load a GGUF file or a Hugging Face directory into the torch runtime.
+def load_model(
+    path: str | Path,
+    *,
+    weights: str = "auto",
+    backend: str = "auto",
+    threads: int | None = None,
+    context: int | None = None,
+    head_rows: Tensor | None = None,
+) -> LoadedModel:
+    """Load a GGUF file or a Hugging Face directory.
 
-    ``dtype``: "float32", "bfloat16", or "auto" (bfloat16 from 200 million parameters on). ``context`` lowers
-    the model's own context length. Raises ModelError naming file and tensor, ParameterError for an impossible
-    argument. Shows progress on stderr while reading a big model, when that is a terminal.
+    ``weights``: "file" runs every matrix in the file's own encoding, "q8", "q4", "bf16" and "f32" round it at
+    load; "auto" is "file" for a GGUF file, and otherwise bf16 from 200 million parameters on, else f32.
+    ``backend``: "native" (the C kernels), "torch" (bf16 and f32 only), or "auto": native where it is built.
+    ``threads``: of the native kernels, all cores when None. ``context`` lowers the model's own context length.
+    ``head_rows``: token ids that a draft's output head keeps (native only; all others get no probability).
+
+    Raises ModelError naming file and tensor, ParameterError for an impossible argument. Shows progress on
+    stderr while reading a big model, when that is a terminal.
     """
-    if dtype != "auto" and dtype not in DTYPES:
-        raise ParameterError(f"dtype must be auto, {' or '.join(DTYPES)}, not {dtype!r}")
+    _one_of("weights", weights, WEIGHTS)
+    _one_of("backend", backend, BACKENDS)
     checkpoint = open_checkpoint(path)
     config = checked_config(checkpoint, context)
     parameters = sum(math.prod(tensor.shape) for tensor in checkpoint.tensors.values())
-    kind = DTYPES.get(dtype, torch.bfloat16 if parameters >= BIG else torch.float32)
-    name = checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.resolve().name
-    with tqdm(
-        total=len(checkpoint.tensors),
-        desc=f"loading {name}",
-        unit="tensor",
-        leave=False,
-        disable=not sys.stderr.isatty() or parameters < BIG,
-    ) as bar:
-        decoder = Decoder.from_tensors(config, _Counted(checkpoint.tensors, bar), kind, str(checkpoint.path))
+    native = backend != "torch" and open_library() is not None
+    if backend == "native" and not native:
+        raise ParameterError(missing_notice())
+    if not native and backend == "auto":
+        _notice_once(missing_notice())
+    if weights == "auto":
+        weights = "file" if native and checkpoint.format == "gguf" else "bf16" if parameters >= BIG else "f32"
+    runtime: Runtime
+    if native:
+        runtime = made = NativeRuntime(checkpoint, config, weights=weights, threads=threads, head_rows=head_rows,
+                                       kv_dtype="float32" if weights == "f32" else "bfloat16")  # fmt: skip
+        nbytes = made.nbytes
+    else:
+        if weights not in ("bf16", "f32") or head_rows is not None:
+            asked = "a pruned head" if head_rows is not None else f"weights {weights!r}"
+            raise ParameterError(f"{asked} needs the native kernels; the torch backend runs whole bf16 and f32 models")
+        decoder = _torch_decoder(checkpoint, config, torch.float32 if weights == "f32" else torch.bfloat16, parameters)
+        runtime, nbytes = TorchRuntime(decoder), decoder.nbytes
     return LoadedModel(
-        runtime=TorchRuntime(decoder),
+        runtime=runtime,
         tokenizer=checkpoint.tokenizer,
         end_tokens=checkpoint.end_tokens,
         chat_template=checkpoint.chat_template,
         config=config,
-        name=name,
+        name=checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.resolve().name,
         path=checkpoint.path,
-        nbytes=decoder.nbytes,
+        nbytes=nbytes,
+        weights=weights,
+        backend="native" if native else "torch",
     )
+
+
+def load_draft(
+    path: str | Path,
+    *,
+    weights: str = "auto",
+    head: int | None = None,
+    backend: str = "auto",
+    threads: int | None = None,
+) -> LoadedModel:
+    """Load a model to draft with: as cheap as its guesses allow, since its law need not be anybody else's.
+
+    ``weights``: as for :func:`load_model`, but "auto" rounds a big model to q4. ``head``: keep the first so many
+    token ids of the output head, and the special ones; None keeps 65536 when there are at least twice as many
+    (a byte-pair vocabulary lists frequent tokens first), 0 keeps all. Both need the native kernels.
+    """
+    native = backend != "torch" and open_library() is not None
+    kept = None
+    if native:
+        checkpoint = open_checkpoint(path)
+        size, special = checkpoint.tokenizer.size, checkpoint.tokenizer.special_ids | checkpoint.end_tokens
+        if weights == "auto" and sum(math.prod(tensor.shape) for tensor in checkpoint.tensors.values()) >= BIG:
+            weights = "q4"
+        if head is None:
+            head = HEAD_IDS if size >= 2 * HEAD_IDS else 0
+        if 0 < head < size:
+            kept = torch.tensor(sorted({*range(head), *special}))
+    elif head:
+        raise ParameterError("a pruned draft head needs the native kernels")
+    return load_model(path, weights=weights, backend=backend, threads=threads, head_rows=kept)
+
+
+def _torch_decoder(checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, parameters: int) -> Decoder:
+    with tqdm(
+        total=len(checkpoint.tensors),
+        desc=f"loading {checkpoint.path.name}",
+        unit="tensor",
+        leave=False,
+        disable=not sys.stderr.isatty() or parameters < BIG,
+    ) as bar:
+        return Decoder.from_tensors(config, _Counted(checkpoint.tensors, bar), dtype, str(checkpoint.path))
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ParameterError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+
+
+@functools.cache
+def _notice_once(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def checked_config(checkpoint: Checkpoint, context: int | None = None) -> DecoderConfig:

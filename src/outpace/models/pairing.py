@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from outpace.core.errors import VocabularyError
+from ..core.errors import VocabularyError
 
 
 class HasTokens(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outpace.core.errors import ModelError
-from outpace.models.config import DecoderConfig
-from outpace.models.families import read_config
+from ..core.errors import ModelError
+from .config import DecoderConfig
+from .families import read_config
 
 MODEL_TYPES = ("qwen2",)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outpace.core.cache import KVCache
-from outpace.core.errors import CacheError, ContextError, ParameterError
-from outpace.core.types import Capabilities, Chunk, Forward
-from outpace.models.decoder import Decoder, Span
+from ..core.cache import KVCache
+from ..core.errors import CacheError, ContextError, ParameterError
+from ..core.types import Capabilities, Chunk, Forward
+from .decoder import Decoder, Span
 
 
 class TorchRuntime:

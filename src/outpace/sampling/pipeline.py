@@ -35,7 +35,7 @@ class Pipeline:
         if not torch.isfinite(top):
             raise NumericsError(
                 f"the model gave {float(top)} as its greatest logit after {len(prefix)} tokens: its weights or "
-                "its precision are at fault; try --dtype float32 or another file"
+                "its precision are at fault; try --weights f32 or another file"
             )
         if params.temperature == 0:
             return Law.point(int(best), logits.dtype)

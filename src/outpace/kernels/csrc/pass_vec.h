@@ -86,8 +86,14 @@ PASS_INLINE vf v_exp(vf x) {
 }
 
 PASS_INLINE vf v_from_bf16(const uint16_t *p) {
+#if VW == 16
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+#elif VW == 8
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
+#else
     vh_loose h = *(const vh_loose *)p;
     return (vf)(__builtin_convertvector(h, vu) << 16);
+#endif
 }
 
 PASS_INLINE float from_bf16(uint16_t h) {

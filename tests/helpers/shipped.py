@@ -1,0 +1,60 @@
+"""The tiny pair that ships with the package, loaded once for all tests, and engines over it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection, Mapping
+
+from outpace.engine.build import load
+from outpace.engine.engine import Engine
+from outpace.models.catalogue import resolve
+from outpace.models.loading import LoadedModel, load_model
+
+
+@functools.cache
+def model(name: str = "tiny", context: int | None = None) -> LoadedModel:
+    """A model of the pair in float32."""
+    return load_model(resolve(name), weights="f32", context=context)
+
+
+@functools.cache
+def shared_engine(drafter: str = "draft_model", max_batch: int = 8, accept: str = "match") -> Engine:
+    """An engine that several tests use: what they do to it must not last."""
+    return new_engine(drafter, max_batch=max_batch, accept=accept)
+
+
+def new_engine(
+    drafter: str = "draft_model",
+    *,
+    max_batch: int = 8,
+    accept: str = "match",
+    context: int | None = None,
+    draft_context: int | None = None,
+    end_tokens: Collection[int] | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Engine:
+    """``drafter`` "own": the target drafts for itself. Lookup drafts after a match of one token already,
+    so that every prompt drafts something."""
+    target = model("tiny", context)
+    if end_tokens is not None:
+        target = dataclasses.replace(target, end_tokens=frozenset(end_tokens))
+    if drafter == "lookup" and options is None:
+        options = {"min_match": 1}
+    draft = {"draft_model": "tiny-draft", "own": "tiny"}.get(drafter)
+    return load(
+        target,
+        model(draft, draft_context) if draft else None,
+        drafter="draft_model" if draft else drafter,
+        accept=accept,
+        max_batch=max_batch,
+        options=options,
+    )
+
+
+def open_slots(engine: Engine) -> int:
+    """What is still held: slots of the target and of the draft, and sessions that the drafter or the engine knows."""
+    drafter = engine._loop._drafter
+    held = engine._loop.cache.slots + len(engine._running)
+    held += drafter._cache.slots if hasattr(drafter, "_cache") else 0
+    return held + sum(len(getattr(drafter, name, ())) for name in ("_states", "_texts"))
