@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 __all__ = ["Engine", "Event", "OutpaceError", "Report", "Result", "SamplingParams", "Stream", "load"]
 
 # Torch and the tokenizers take seconds to import; whoever only asks for the version need not wait.
-_LATE = {name: ".engine.engine" for name in ("Engine", "Event", "Result", "Stream")}
+_LATE = dict.fromkeys(("Engine", "Event", "Result", "Stream"), ".engine.engine")
 _LATE |= {"load": ".engine.build", "SamplingParams": ".core.types"}
 
 

@@ -42,8 +42,9 @@ def main() -> int:
         ratios.append(found.speedup or 0.0)
         equal &= found.tokens_equal
     versions = ", ".join(f"{key} {value}" for key, value in provenance().items())
-    print(f"\n{names[0]} (weights: {engine.target.weights}, {engine.target.backend} kernels) answers {statistics.median(ratios):.2f} times faster than plain decoding of the "
-          f"same weights (median of {len(ratios)} prompts, temperature 0);")  # fmt: skip
+    print(f"\n{names[0]} (weights: {engine.target.weights}, {engine.target.backend} kernels) answers "
+          f"{statistics.median(ratios):.2f} times as fast as plain decoding of the same weights "
+          f"(median of {len(ratios)} prompts, temperature 0);")  # fmt: skip
     print("its tokens are the same." if equal else
           "some tokens differ: passes of one and of several rows round differently in this precision.")  # fmt: skip
     print(f"[{versions}]")

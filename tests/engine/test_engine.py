@@ -71,7 +71,8 @@ def test_what_is_no_prompt_is_refused(prompt):
 def test_text_ids_and_messages():
     engine = shared_engine()
     tokenizer = engine.target.tokenizer
-    assert engine.generate(tokenizer.encode(CODE, add_special=False), GREEDY).text == engine.generate(CODE, GREEDY).text
+    from_ids = engine.generate(tokenizer.encode(CODE, add_special=False), GREEDY)
+    assert from_ids.text == engine.generate(CODE, GREEDY).text
     messages = [{"role": "user", "content": "add(1, 2)"}]
     rendered = "<|im_start|>user\nadd(1, 2)<|im_end|>\n<|im_start|>assistant\n"
     assert engine.encode(messages) == engine.encode(rendered)
@@ -258,7 +259,8 @@ def test_draft_cache_that_cannot_be_allocated(monkeypatch):
         ({"max_batch": None}, "max_batch must be"),
         ({"options": {"depth": 3}}, "has no option 'depth'; it has gamma, min_match"),
         ({"options": {"min_match": 0}}, "min_match must be at least 1"),
-        ({"dtype": "int3"}, "dtype must be"),
+        ({"weights": "int3"}, "weights must be"),
+        ({"backend": "abacus"}, "backend must be"),
         ({"context": 0}, "context must lie between 1 and the model's 1024"),
         ({"context": 1025}, "context must lie between 1 and the model's 1024"),
     ],
@@ -505,11 +507,8 @@ def test_the_reports_arithmetic(drafter, accept):
     for result in engine.generate([CODE * 2] * 2, params):
         report = result.report
         assert report.emitted == len(result.token_ids) == 30
-        assert (report.drafter, report.rule, report.gamma) == (
-            drafter if engine.gamma else "none",
-            accept,
-            engine.gamma,
-        )
+        name = "draft_model" if drafter == "own" else drafter
+        assert (report.drafter, report.rule, report.gamma) == (name, accept, engine.gamma)
         assert report.drafted >= report.tested >= report.accepted
         assert report.target_passes <= report.emitted <= report.target_passes + report.accepted
         assert report.block_efficiency == report.emitted / report.target_passes

@@ -15,10 +15,20 @@ from outpace.models.tensors import StoredTensor
 
 
 def small_config(**changes: object) -> DecoderConfig:
-    fields: dict[str, object] = dict(
-        family="test", hidden=96, layers=3, heads=6, kv_heads=2, head_dim=16, intermediate=160, vocab_rows=131,
-        vocab_size=127, context=256, norm_eps=1e-5, inv_freq=tuple(10000.0 ** (-i / 8) for i in range(8)),
-    )  # fmt: skip
+    fields: dict[str, object] = {
+        "family": "test",
+        "hidden": 96,
+        "layers": 3,
+        "heads": 6,
+        "kv_heads": 2,
+        "head_dim": 16,
+        "intermediate": 160,
+        "vocab_rows": 131,
+        "vocab_size": 127,
+        "context": 256,
+        "norm_eps": 1e-5,
+        "inv_freq": tuple(10000.0 ** (-i / 8) for i in range(8)),
+    }
     return DecoderConfig(**(fields | changes))  # type: ignore[arg-type]
 
 

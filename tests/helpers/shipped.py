@@ -13,15 +13,17 @@ from outpace.models.loading import LoadedModel, load_model
 
 
 @functools.cache
-def model(name: str = "tiny", context: int | None = None) -> LoadedModel:
-    """A model of the pair in float32."""
-    return load_model(resolve(name), weights="f32", context=context)
+def model(name: str = "tiny", context: int | None = None, backend: str = "auto") -> LoadedModel:
+    """A model of the pair in float32, on one thread."""
+    return load_model(resolve(name), weights="f32", backend=backend, threads=1, context=context)
 
 
 @functools.cache
-def shared_engine(drafter: str = "draft_model", max_batch: int = 8, accept: str = "match") -> Engine:
+def shared_engine(
+    drafter: str = "draft_model", max_batch: int = 8, accept: str = "match", backend: str = "auto"
+) -> Engine:
     """An engine that several tests use: what they do to it must not last."""
-    return new_engine(drafter, max_batch=max_batch, accept=accept)
+    return new_engine(drafter, max_batch=max_batch, accept=accept, backend=backend)
 
 
 def new_engine(
@@ -29,6 +31,7 @@ def new_engine(
     *,
     max_batch: int = 8,
     accept: str = "match",
+    backend: str = "auto",
     context: int | None = None,
     draft_context: int | None = None,
     end_tokens: Collection[int] | None = None,
@@ -36,7 +39,7 @@ def new_engine(
 ) -> Engine:
     """``drafter`` "own": the target drafts for itself. Lookup drafts after a match of one token already,
     so that every prompt drafts something."""
-    target = model("tiny", context)
+    target = model("tiny", context, backend)
     if end_tokens is not None:
         target = dataclasses.replace(target, end_tokens=frozenset(end_tokens))
     if drafter == "lookup" and options is None:
@@ -44,7 +47,7 @@ def new_engine(
     draft = {"draft_model": "tiny-draft", "own": "tiny"}.get(drafter)
     return load(
         target,
-        model(draft, draft_context) if draft else None,
+        model(draft, draft_context, backend) if draft else None,
         drafter="draft_model" if draft else drafter,
         accept=accept,
         max_batch=max_batch,

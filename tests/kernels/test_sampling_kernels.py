@@ -43,7 +43,11 @@ def test_no_token_from_broken_logits(sampler, size, wrong):
     for at in {0, size // 2, size - 1}:
         logits = random_logits(size, 2)
         logits[at] = wrong
-        for call in (sampler.argmax, sampler.softmax, lambda x: sampler.perturbed_argmax(x, 1.0, NoiseKey(1, 2, 0, TAG))):
+        for call in (
+            sampler.argmax,
+            sampler.softmax,
+            lambda x: sampler.perturbed_argmax(x, 1.0, NoiseKey(1, 2, 0, TAG)),
+        ):
             with pytest.raises(NumericsError):
                 call(logits)
     with pytest.raises(NumericsError):
@@ -55,7 +59,9 @@ def test_no_token_from_broken_logits(sampler, size, wrong):
 def test_softmax(sampler, size, temperature):
     logits = random_logits(size, 3)
     logits[size // 2] = -torch.inf if size > 1 else 0.0
-    np.testing.assert_allclose(sampler.softmax(logits, temperature), softmax_numpy(logits.numpy(), temperature), rtol=2e-5, atol=1e-37)
+    np.testing.assert_allclose(
+        sampler.softmax(logits, temperature), softmax_numpy(logits.numpy(), temperature), rtol=2e-5, atol=1e-37
+    )
 
 
 def test_noise_is_that_of_the_coins(sampler):
@@ -78,7 +84,11 @@ def test_lazy_argmax_equals_the_whole_computation(sampler, size):
             logits[torch.rand(size, generator=torch.Generator().manual_seed(trial)) < 0.7] = -torch.inf
             logits[size // 2] = 0.0
         temperature = float(generator.choice([0.05, 0.7, 1.0, 5.0]))
-        seed, position, sample = int(generator.integers(2**63)), int(generator.integers(10**6)), int(generator.integers(9))
+        seed, position, sample = (
+            int(generator.integers(2**63)),
+            int(generator.integers(10**6)),
+            int(generator.integers(9)),
+        )
         key = NoiseKey(seed, position, sample, TAG)
         noise = gumbel_noise(seed, sample, position, np.arange(size))
         expected = perturbed_argmax_numpy(logits.numpy(), temperature, noise)

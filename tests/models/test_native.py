@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from tests.helpers.native_models import random_checkpoint, small_config
 
 from outpace.core.errors import CacheError, ContextError, ModelError, ParameterError
 from outpace.core.types import Chunk
@@ -15,13 +16,13 @@ from outpace.models.decoder import Decoder
 from outpace.models.native import NativeRuntime
 from outpace.models.runtime import TorchRuntime
 
-from tests.helpers.native_models import random_checkpoint, small_config
-
 pytestmark = pytest.mark.skipif(not available(), reason="the C kernels are not built")
 SHAPES = {
     "grouped": small_config(),
     "biased": small_config(qkv_bias=True, o_bias=True, mlp_bias=True, tied=True),
-    "odd": small_config(hidden=32, heads=5, kv_heads=1, head_dim=10, intermediate=64, inv_freq=(1.0, 0.3, 0.1, 0.03, 0.01)),
+    "odd": small_config(
+        hidden=32, heads=5, kv_heads=1, head_dim=10, intermediate=64, inv_freq=(1.0, 0.3, 0.1, 0.03, 0.01)
+    ),
 }
 KINDS = ["F32", "F16", "BF16", "Q4_0", "Q8_0"]
 
@@ -92,11 +93,15 @@ def test_quantized_weights_are_exact_with_float_activations(kind):
 def test_rounded_activations_stay_close(kind):
     config = small_config()
     a, b = one_by_one(native(config, kind), random_tokens(60)), one_by_one(reference(config, kind), random_tokens(60))
-    divergence = torch.nn.functional.kl_div(a.double().log_softmax(-1), b.log_softmax(-1), log_target=True, reduction="batchmean")
+    divergence = torch.nn.functional.kl_div(
+        a.double().log_softmax(-1), b.log_softmax(-1), log_target=True, reduction="batchmean"
+    )
     assert 0 < divergence < 1e-3
 
 
-@pytest.mark.parametrize(("kind", "kv_dtype"), [("F32", "float32"), ("Q8_0", "bfloat16"), ("BF16", "bfloat16"), ("Q4_0", "float32")])
+@pytest.mark.parametrize(
+    ("kind", "kv_dtype"), [("F32", "float32"), ("Q8_0", "bfloat16"), ("BF16", "bfloat16"), ("Q4_0", "float32")]
+)
 def test_a_row_has_the_same_bits_in_any_company(kind, kv_dtype):
     """One token at a time, prompts in pieces of 1..16 rows, several sessions, 1 to 3 threads: one answer."""
     config = small_config(qkv_bias=True)
@@ -180,7 +185,9 @@ def test_rounding_at_load(weights, bound):
     config = small_config()
     a = one_by_one(native(config, "F32", weights=weights), random_tokens(60))
     b = one_by_one(native(config, "F32", kv_dtype="float32"), random_tokens(60))
-    divergence = torch.nn.functional.kl_div(a.log_softmax(-1), b.log_softmax(-1), log_target=True, reduction="batchmean")
+    divergence = torch.nn.functional.kl_div(
+        a.log_softmax(-1), b.log_softmax(-1), log_target=True, reduction="batchmean"
+    )
     assert abs(divergence) < max(bound, 1e-4)
 
 

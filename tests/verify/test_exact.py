@@ -1,7 +1,18 @@
 """The law of the output is the target's: every outcome of the coins, through the production loop."""
 
 import pytest
-from tests.helpers.toys import GREEDY, RATIO, SAMPLED, Scripted, distance, mixture, remembered, sampled_tree, top_tree
+from tests.helpers.toys import (
+    BLOCK,
+    GREEDY,
+    RATIO,
+    SAMPLED,
+    Scripted,
+    distance,
+    mixture,
+    remembered,
+    sampled_tree,
+    top_tree,
+)
 
 from outpace.audit import broken
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
@@ -89,10 +100,11 @@ def test_right_twin_of_the_wrong_rules_passes():
 
 
 def test_dropping_a_drawn_token_is_caught():
-    assert distance(TARGET, 3, lambda rule: broken.Dropping(chain(rule)), RATIO, gamma=2, count=3) > BENT
+    assert (
+        distance(TARGET, 3, lambda rule: broken.Edited(chain(rule), broken.cut_at_odd), RATIO, gamma=2, count=3) > BENT
+    )
 
 
 def test_position_keys_under_a_rule_that_looks_ahead_are_caught():
-    rule = broken.Block()
-    assert distance(TARGET, 3, chain, rule, gamma=2, count=3, wrap=broken.PositionCoins) > BENT
-    assert distance(TARGET, 3, chain, rule, gamma=2, count=3) < SAME
+    assert distance(TARGET, 3, chain, BLOCK, gamma=2, count=3, wrap=broken.by_position) > BENT
+    assert distance(TARGET, 3, chain, BLOCK, gamma=2, count=3) < SAME

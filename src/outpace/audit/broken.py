@@ -1,15 +1,22 @@
-"""Rules, coins and drafters that are wrong on purpose. A proof that does not catch them proves nothing."""
+"""Rules, coins, drafters and pipelines that are wrong on purpose. A proof that does not catch them proves nothing."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import cast
 
 import torch
+from torch import Tensor
 
-from ..core.protocols import Coins, Drafter, Session
-from ..core.types import Forward, Key, Law, Proposal, Verdict
-from ..verify import ratio
+from ..core.protocols import Coins, Drafter, LogitsPipeline, Rule, Session
+from ..core.types import Forward, Key, Law, Proposal, SamplingParams, Verdict
+from ..sampling.pipeline import Pipeline
+from ..verify import block, match, ratio
+
+# ---- rules
 
 AcceptProb = Callable[[Law, Law, int], float]
 """Probability of accepting a drafted token: (target law, draft law, token)."""
@@ -53,85 +60,128 @@ def _other_token(target: Law, draft: Law, token: int) -> float:
     return target.prob(token) / draft.prob(other) if draft.prob(other) > 0 else 1.0
 
 
-RULES: dict[str, RatioLike] = {
+def _likeliest(target: Law, draft: Law, token: int) -> float:
+    return float(token == target.token(int(torch.argmax(target.probs))))
+
+
+def _likely_enough(target: Law, draft: Law, token: int) -> float:
+    return float(target.prob(token) > 0.2)
+
+
+def altered(rule: ModuleType, **functions: object) -> Rule:
+    """A fresh copy of a production rule's own module with some of its functions replaced."""
+    spec = rule.__spec__
+    assert spec is not None and spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    for name, function in functions.items():
+        setattr(copy, name, function)
+    return cast(Rule, copy)
+
+
+def _forgotten_weight(target: Law, draft: Law, weight: float) -> Tensor:
+    return block.residual(target, draft, 1.0)
+
+
+def _wrong_side(target: Law, draft: Law) -> Law:
+    left = torch.clamp(draft.probs.double() - target.on(draft), min=0.0)
+    total = float(left.sum())
+    return Law(left / total, draft.ids) if total > 0 else target
+
+
+RULES: dict[str, Rule] = {
     "resample from the target": RatioLike(_ratio, residual=lambda target, draft: target),
     "draft probability of another token": RatioLike(_other_token),
     "inverse ratio": RatioLike(_inverse),
+    "accept what the target finds likeliest": RatioLike(_likeliest),
+    "accept what the target finds likely enough": RatioLike(_likely_enough),
+    "residual the wrong way round": altered(ratio, residual=_wrong_side),
+    "block residual without its weight": altered(block, residual=_forgotten_weight),
 }
-"""Wrong acceptance rules by what is wrong with them."""
+"""Wrong acceptance rules for drawn chains, by what is wrong with them."""
 RIGHT = RatioLike(_ratio)
 """Their right twin: the same code with the right formulas."""
 
 
-class Block:
-    """Block verification (Sun et al., arXiv 2403.10444, algorithm 2), a right rule that looks ahead: later
-    drafts and coins decide about earlier tokens, and may be discarded all the same. It is here because
-    only such a rule tells coins keyed by position from coins keyed by round."""
+class StaleNoise:
+    """``match`` whose noise stays that of the round's first position."""
 
-    LOSSLESS, TREES, NEEDS_LAWS = True, False, True
+    LOSSLESS, TREES, NEEDS_LAWS = True, True, False
 
     def draw(self, law: Law, coins: Coins, base: int, node: int, depth: int) -> int:
-        return ratio.draw(law, coins, base, node, depth)
+        return coins.gumbel_argmax(base, law)
 
     def verify(self, proposal: Proposal, laws: Sequence[Law], coins: Coins, base: int) -> Verdict:
-        gamma, joint, length, weight = len(proposal), 1.0, 0, 1.0
-        for i in range(gamma + 1):  # joint: the p_i of the paper, after i drafted tokens
-            if i > 0:
-                token = proposal.tokens[i - 1]
-                joint = min(1.0, joint * laws[i - 1].prob(token) / proposal.law(i - 1).prob(token))
-                if i == gamma:
-                    accept = joint
-                else:
-                    left = float(_block_residual(laws[i], proposal.law(i), joint).sum())
-                    accept = left / (left + 1 - joint) if left + 1 - joint > 0 else 1.0
-                if coins.bernoulli(Key(base, i - 1, "accept"), accept):
-                    length, weight = i, joint
-        law = laws[length]
-        if length < gamma:
-            left_over = _block_residual(law, proposal.law(length), weight)
-            if float(left_over.sum()) > 0:
-                law = Law(left_over / left_over.sum(), law.ids)
-        token = coins.categorical(Key(base, length, "next"), law)
-        return Verdict(list(range(length)), token, "correction" if length < gamma else "bonus")
-
-
-def _block_residual(target: Law, draft: Law, weight: float) -> torch.Tensor:
-    return torch.clamp(weight * target.probs.double() - draft.on(target), min=0.0)
+        return match.verify(proposal, laws, _FixedPosition(coins, base), base)
 
 
 @dataclass(frozen=True)
-class PositionCoins:
-    """Keys its coins by the position of the token instead of by round: a later round meets the coins again
-    that an earlier one has looked at and discarded."""
-
+class _FixedPosition:
     coins: Coins
+    position: int
 
     def bernoulli(self, key: Key, prob: float) -> bool:
-        return self.coins.bernoulli(_by_position(key), prob)
+        return self.coins.bernoulli(key, prob)
 
     def categorical(self, key: Key, law: Law) -> int:
-        return self.coins.categorical(_by_position(key), law)
+        return self.coins.categorical(key, law)
+
+    def gumbel_argmax(self, position: int, law: Law) -> int:
+        return self.coins.gumbel_argmax(self.position, law)
+
+
+# ---- coins
+
+
+@dataclass(frozen=True)
+class RekeyedCoins:
+    """Asks other coins under another key."""
+
+    coins: Coins
+    rekey: Callable[[Key], Key]
+
+    def bernoulli(self, key: Key, prob: float) -> bool:
+        return self.coins.bernoulli(self.rekey(key), prob)
+
+    def categorical(self, key: Key, law: Law) -> int:
+        return self.coins.categorical(self.rekey(key), law)
 
     def gumbel_argmax(self, position: int, law: Law) -> int:
         return self.coins.gumbel_argmax(position, law)
 
 
-def _by_position(key: Key) -> Key:
-    return Key(key.base + key.node, 0, key.use)
+def by_position(coins: Coins) -> Coins:
+    """Keyed by the position of the token instead of by round: a later round meets the coins again that an
+    earlier one has looked at and discarded."""
+    return RekeyedCoins(coins, lambda key: Key(key.base + key.node, 0, key.use))
+
+
+def one_use(coins: Coins) -> Coins:
+    """The coin that drew a draft also decides whether it is accepted."""
+    return RekeyedCoins(coins, lambda key: Key(key.base, key.node, "draft"))
+
+
+def one_round(coins: Coins) -> Coins:
+    """Every round uses the first round's coins."""
+    return RekeyedCoins(coins, lambda key: Key(0, key.node, key.use))
+
+
+# ---- drafters
 
 
 @dataclass(frozen=True)
-class Dropping:
-    """Drops drawn tokens after having seen them: the chain is cut before its first token with an odd id."""
+class Edited:
+    """Changes the drawn proposals of another drafter after having seen them."""
 
     drafter: Drafter
+    edit: Callable[[Proposal], Proposal]
     needs: Sequence[str] = ()
 
     def begin(self, session: Session) -> None:
         self.drafter.begin(session)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
-        return [_cut(proposal) for proposal in self.drafter.propose(sessions, budgets)]
+        return [self.edit(proposal) for proposal in self.drafter.propose(sessions, budgets)]
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         self.drafter.observe(sessions, verdicts, seen)
@@ -140,7 +190,54 @@ class Dropping:
         self.drafter.end(session)
 
 
-def _cut(proposal: Proposal) -> Proposal:
+def cut_at_odd(proposal: Proposal) -> Proposal:
+    """Drops drawn tokens: the chain ends before its first token with an odd id."""
     size = next((i for i, token in enumerate(proposal.tokens) if token % 2), len(proposal))
     laws = proposal.draft_laws
     return Proposal.chain(proposal.tokens[:size], laws[:size] if laws is not None else None)
+
+
+def merge_repeats(proposal: Proposal) -> Proposal:
+    """Merges away a drawn sibling that repeats an earlier one. For trees of one level."""
+    return _picked(proposal, [i for i, token in enumerate(proposal.tokens) if token not in proposal.tokens[:i]])
+
+
+def rank_by_id(proposal: Proposal) -> Proposal:
+    """Sorts drawn siblings. For trees of one level."""
+    return _picked(proposal, sorted(range(len(proposal)), key=proposal.tokens.__getitem__))
+
+
+def _picked(proposal: Proposal, nodes: Sequence[int]) -> Proposal:
+    laws = [proposal.law(node) for node in nodes]
+    return Proposal([proposal.tokens[node] for node in nodes], [-1] * len(nodes), laws)
+
+
+def flat_laws(proposal: Proposal) -> Proposal:
+    """States a law that the tokens were not drawn from: a uniform one."""
+    laws = [Law(torch.full_like(law.probs, 1 / law.size), law.ids) for law in map(proposal.law, range(len(proposal)))]
+    return Proposal(proposal.tokens, proposal.parents, laws)
+
+
+# ---- pipelines
+
+
+class FirstTokenOnly:
+    """Lets the controls act on the first token after the prompt, and only the temperature on later ones."""
+
+    def __init__(self, params: SamplingParams, prompt_length: int) -> None:
+        self._all, self._some = Pipeline(params), Pipeline(SamplingParams(temperature=params.temperature))
+        self._prompt_length = prompt_length
+
+    def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
+        pipeline: LogitsPipeline = self._all if len(prefix) == self._prompt_length else self._some
+        return pipeline.law(logits, prefix)
+
+
+class Unfiltered:
+    """Leaves top-k, top-p and min-p out."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._pipeline = Pipeline(SamplingParams(temperature=params.temperature))
+
+    def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
+        return self._pipeline.law(logits, prefix)

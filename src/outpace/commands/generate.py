@@ -162,8 +162,8 @@ def _generate(engine: Engine, prompt: Prompt, params: SamplingParams, args: argp
         try:
             for event in stream:
                 if not args.json:
+                    printed += len(event.text)  # first: Ctrl-C is likeliest just after the reader sees the text
                     print(event.text, end="", flush=True)
-                    printed += len(event.text)
         except KeyboardInterrupt:
             interrupted = True
     result = stream.result

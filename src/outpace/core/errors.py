@@ -39,3 +39,7 @@ class NumericsError(OutpaceError):
 
 class DrafterError(OutpaceError):
     """A drafter cannot be built, or broke its contract."""
+
+
+class PeerError(OutpaceError):
+    """Another engine, run in its own environment, could not be started or answered with an error of its own."""

@@ -38,11 +38,10 @@ def load(
     ``target``, ``draft``: a catalogue name, a GGUF file, a Hugging Face directory, or a loaded model.
     ``drafter``: a module of ``outpace.drafters``; by default ``draft_model`` when a draft is given and
     ``lookup`` otherwise. ``gamma``: drafted tokens a round (the drafter's own default when None).
-    ``accept``: a module of ``outpace.verify``. ``weights``, ``draft_weights``, ``backend``, ``threads``: see
-    :func:`outpace.models.loading.load_model`. A draft's "auto" is "q4" when it is big and the kernels are there,
-    since its law is its own; ``draft_head`` keeps only the first so many token ids of its output head (and the
-    special ones): by default 65536 of a vocabulary twice as large, 0 keeps all. ``context`` limits the target.
-    ``max_batch``: sessions that share a pass. ``options``: fields of the drafter's Config. Raises ModelError, VocabularyError, CatalogueError, ParameterError.
+    ``accept``: a module of ``outpace.verify``. ``weights``, ``backend``, ``threads`` and ``context`` are the
+    target's, see :func:`outpace.models.loading.load_model`; ``draft_weights`` and ``draft_head`` the draft's, see
+    :func:`outpace.models.loading.load_draft`. ``max_batch``: sessions that share a pass. ``options``: fields of
+    the drafter's Config. Raises ModelError, VocabularyError, CatalogueError, ParameterError.
     """
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
         raise ParameterError(f"max_batch must be a whole number of at least 1, not {max_batch!r}")

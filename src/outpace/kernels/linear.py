@@ -140,6 +140,16 @@ def unpack(matrix: PackedMatrix, first: int = 0, count: int | None = None) -> Te
     return out
 
 
+def dequantize(library: Library, raw: np.ndarray | Tensor, kind: str, cols: int, *, threads: int) -> Tensor:
+    """Rows as a GGUF file holds them (uint8 ``[rows, row bytes]``) as float32 ``[rows, cols]``."""
+    rows, address, stride, _keep = _rows_of(raw, "matrix")
+    if stride != library.functions.op_raw_row_bytes(KINDS[kind], cols):
+        raise ParameterError(f"not rows of {cols} {kind} values: {stride} bytes each")
+    out = torch.empty(rows, cols)
+    library.functions.op_dequantize_rows(KINDS[kind], address, stride, rows, cols, out.data_ptr(), threads)
+    return out
+
+
 def dequantize_row(library: Library, row: np.ndarray, kind: str, cols: int) -> Tensor:
     """One row as the file holds it (uint8 ``[row bytes]``), such as a token's embedding: float32 ``[cols]``."""
     if row.dtype != np.uint8 or row.shape != (library.functions.op_raw_row_bytes(KINDS[kind], cols),):

@@ -36,7 +36,7 @@ def available() -> tuple[str, ...]:
     if plain is None:
         return ()
     return tuple(
-        name for name, number in reversed(VARIANTS.items()) if plain.op_cpu_supports(number) and _path(name).exists()
+        name for name, number in [*VARIANTS.items()][::-1] if plain.op_cpu_supports(number) and _path(name).exists()
     )
 
 
@@ -88,6 +88,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "op_pack_float": (c_int, [c_int, c_int, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int]),
         "op_unpack_rows": (None, [matrix, c_int64, c_int64, POINTER(c_float)]),
         "op_dequantize_row": (None, [c_int, c_void_p, c_int64, POINTER(c_float)]),
+        "op_dequantize_rows": (None, [c_int, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int]),
         "op_alloc": (c_void_p, [c_int64]),
         "op_free": (None, [c_void_p, c_int64]),
         "op_cpu_supports": (c_int, [c_int]),

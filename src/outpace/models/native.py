@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import mmap
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -15,21 +13,20 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..core.cache import KVCache
-from ..core.errors import CacheError, ContextError, ModelError, ParameterError
+from ..core.errors import CacheError, ModelError, ParameterError
 from ..core.types import Capabilities, Chunk, Forward
-from ..kernels.linear import KINDS, PackedMatrix, pack, pack_float
+from ..kernels.linear import KINDS, PackedMatrix, dequantize, pack, pack_float
 from ..kernels.native import Library, missing_notice, open_library
 from ..kernels.passes import DecoderPass, DecoderWeights, LayerWeights, SlotRows, rotary_tables
 from .checkpoint import Checkpoint
+from .chunks import check_chunks
 from .config import DecoderConfig
 from .decoder import check_tensors
 from .tensors import StoredTensor
 
 WEIGHTS = {"file": None, "q8": "Q8_0", "q4": "Q4_1", "bf16": "BF16", "f32": "F32"}
 KV_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-# Kinds that a rounding leaves as they are: it would take quality and save (next to) no bytes.
-_SMALL_ENOUGH = {"Q4_1": {"Q4_0", "Q4_1", "Q4_K"}, "Q8_0": {k for k in KINDS if k.startswith("Q")}}
-_SLAB_VALUES = 1 << 22  # values decoded at a time: 16 MiB of float32
+_FOUR_BITS = {"Q4_0", "Q4_1", "Q4_K"}  # q4 leaves these as they are: rounding would take quality and save nothing
 # Where a quantized block keeps its 16-bit floats: bytes of a block, offsets.
 _SCALES = {"Q4_0": (18, [0]), "Q4_1": (20, [0, 2]), "Q5_0": (22, [0]), "Q5_1": (24, [0, 2]), "Q8_0": (34, [0])}
 _SCALES |= {"Q4_K": (144, [0, 2]), "Q5_K": (176, [0, 2]), "Q6_K": (210, [208])}
@@ -102,10 +99,9 @@ class NativeRuntime:
         unknown = [name for name in want if name not in self._features]
         if unknown:
             raise ParameterError(f"feature {unknown[0]!r} is unknown; this model has hidden and layer.0 to layer.N")
-        for chunk in chunks:
-            self._check(chunk, cache)
-        if len({chunk.slot for chunk in chunks}) != len(chunks):
-            raise CacheError("a slot appears twice in one pass")
+        if cache.dtype != self.kv_dtype:
+            raise CacheError(f"this runtime keeps keys and values in {self.kv_dtype}, the cache in {cache.dtype}")
+        check_chunks(chunks, cache, self.vocab_size, self.context)
         if not chunks:
             return Forward([], {name: [] for name in want})
         tokens: list[int] = []
@@ -138,31 +134,6 @@ class NativeRuntime:
         full = torch.full((logits.shape[0], self.vocab_size), -torch.inf)
         full[:, self._head_rows] = logits
         return full
-
-    def _check(self, chunk: Chunk, cache: KVCache) -> None:
-        if cache.dtype != self.kv_dtype:
-            raise CacheError(f"this runtime keeps keys and values in {self.kv_dtype}, the cache in {cache.dtype}")
-        if not chunk.tokens:
-            raise ParameterError("a chunk needs at least one token")
-        for token in (min(chunk.tokens), max(chunk.tokens)):
-            if not 0 <= token < self.vocab_size:
-                raise ParameterError(f"token {token} is outside the vocabulary of {self.vocab_size}")
-        if chunk.logits_from < 0:
-            raise ParameterError(f"logits_from must be at least 0, not {chunk.logits_from}")
-        deepest = len(chunk.tokens)
-        if chunk.parents is not None:
-            if len(chunk.parents) != len(chunk.tokens):
-                raise ParameterError(f"{len(chunk.tokens)} tokens but {len(chunk.parents)} parents")
-            depth: list[int] = []
-            for row, parent in enumerate(chunk.parents):
-                if not -1 <= parent < row:
-                    raise ParameterError(f"row {row} has parent {parent}; a parent must come before its child")
-                depth.append(depth[parent] + 1 if parent >= 0 else 0)
-            deepest = max(depth) + 1
-        deepest += cache.length(chunk.slot)
-        if deepest > self.context:
-            raise ContextError(f"{deepest} tokens do not fit the model's context of {self.context}")
-        cache.require(chunk.slot, len(chunk.tokens))
 
 
 def _checked_rows(head_rows: Tensor | None, vocab_size: int) -> Tensor | None:
@@ -243,8 +214,8 @@ class _Loader:
         name, columns = f"{self._source}: tensor {stored.stored_name!r}", stored.shape[1]
         self._require_finite(stored, raw)
         kind = self._kind
-        keep = kind is None or kind == stored.kind or stored.kind in _SMALL_ENOUGH.get(kind, ())
-        if not keep and kind in _SMALL_ENOUGH and columns % 32:
+        keep = kind is None or kind == stored.kind or (kind == "Q4_1" and stored.kind in _FOUR_BITS)
+        if not keep and kind in ("Q4_1", "Q8_0") and columns % 32:
             kind, keep = "BF16", stored.kind == "BF16"  # no whole number of blocks in a row
         if keep:
             packed = pack(self._library, raw, stored.kind, columns, threads=self._threads, name=name)
@@ -256,21 +227,11 @@ class _Loader:
 
     def _decoded(self, stored: StoredTensor, raw: np.ndarray) -> Tensor:
         """``raw`` as floats [rows, columns]: 16-bit encodings as they are, others in float32."""
-        rows, columns = raw.shape[0], stored.shape[1]
+        columns = stored.shape[1]
         if stored.kind in ("BF16", "F16"):
             kind = torch.bfloat16 if stored.kind == "BF16" else torch.float16
             return torch.from_numpy(np.ascontiguousarray(raw).view(np.int16).copy()).view(kind)
-        out = torch.empty(rows, columns)
-        step = max(1, _SLAB_VALUES // columns)
-
-        def decode(start: int) -> None:
-            part = raw[start : start + step]
-            piece = dataclasses.replace(stored, data=part, shape=(part.shape[0], columns), row_order=None)
-            out[start : start + step] = piece.load(torch.float32)
-
-        with ThreadPoolExecutor(self._threads) as pool:
-            list(pool.map(decode, range(0, rows, step)))
-        return out
+        return dequantize(self._library, np.ascontiguousarray(raw), stored.kind, columns, threads=self._threads)
 
     def _require_finite(self, stored: StoredTensor, raw: np.ndarray) -> None:
         """Raise ModelError when a value, or the scale of a block, is NaN or infinite: all exponent bits set."""

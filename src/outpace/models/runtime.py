@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..core.cache import KVCache
-from ..core.errors import CacheError, ContextError, ParameterError
+from ..core.errors import ParameterError
 from ..core.types import Capabilities, Chunk, Forward
+from .chunks import check_chunks
 from .decoder import Decoder, Span
 
 
@@ -42,9 +43,7 @@ class TorchRuntime:
         unknown = [name for name in want if name not in self._features]
         if unknown:
             raise ParameterError(f"feature {unknown[0]!r} is unknown; this model has hidden and layer.0 to layer.N")
-        depths = [self._check(chunk, cache) for chunk in chunks]
-        if len({chunk.slot for chunk in chunks}) != len(chunks):
-            raise CacheError("a slot appears twice in one pass")
+        depths = check_chunks(chunks, cache, self.vocab_size, self.context)
         if not chunks:
             return Forward([], {name: [] for name in want})
         spans: list[Span] = []
@@ -64,31 +63,6 @@ class TorchRuntime:
             cache.advance(chunk.slot, len(chunk.tokens))
         features = {name: [taps[self._features[name]][span.rows] for span in spans] for name in want}
         return Forward(logits, features)
-
-    def _check(self, chunk: Chunk, cache: KVCache) -> list[int]:
-        """The depth of each row below the last cached entry (0 for its children)."""
-        if not chunk.tokens:
-            raise ParameterError("a chunk needs at least one token")
-        for token in (min(chunk.tokens), max(chunk.tokens)):
-            if not 0 <= token < self.vocab_size:
-                raise ParameterError(f"token {token} is outside the vocabulary of {self.vocab_size}")
-        if chunk.logits_from < 0:
-            raise ParameterError(f"logits_from must be at least 0, not {chunk.logits_from}")
-        if chunk.parents is None:
-            depth = list(range(len(chunk.tokens)))
-        else:
-            if len(chunk.parents) != len(chunk.tokens):
-                raise ParameterError(f"{len(chunk.tokens)} tokens but {len(chunk.parents)} parents")
-            depth = []
-            for row, parent in enumerate(chunk.parents):
-                if not -1 <= parent < row:
-                    raise ParameterError(f"row {row} has parent {parent}; a parent must come before its child")
-                depth.append(depth[parent] + 1 if parent >= 0 else 0)
-        deepest = cache.length(chunk.slot) + max(depth) + 1
-        if deepest > self.context:
-            raise ContextError(f"{deepest} tokens do not fit the model's context of {self.context}")
-        cache.require(chunk.slot, len(chunk.tokens))
-        return depth
 
     def _span(self, chunk: Chunk, first: int, cache: KVCache) -> Span:
         length, n = cache.length(chunk.slot), len(chunk.tokens)

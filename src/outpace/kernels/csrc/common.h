@@ -93,6 +93,9 @@ OP_API int op_pack_float(int kind, int source_kind, const uint8_t *source, int64
 OP_API void op_unpack_rows(const op_matrix *w, int64_t first, int64_t count, float *out);
 /* One raw row as float32 (an embedding look-up straight from the mapped file). */
 OP_API void op_dequantize_row(int kind, const uint8_t *raw, int64_t cols, float *out);
+/* Not a team function: raw rows, row_bytes apart, as float32 out[rows][cols]. */
+OP_API void op_dequantize_rows(int kind, const uint8_t *raw, int64_t row_bytes, int64_t rows, int64_t cols, float *out,
+                               int threads);
 
 /* Memory for packed weights: 64-byte aligned, advised to use huge pages. NULL when there is none. */
 OP_API void *op_alloc(int64_t bytes);

@@ -169,6 +169,12 @@ void op_dequantize_row(int kind, const uint8_t *raw, int64_t cols, float *out) {
     }
 }
 
+void op_dequantize_rows(int kind, const uint8_t *raw, int64_t row_bytes, int64_t rows, int64_t cols, float *out,
+                        int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t r = 0; r < rows; r++) op_dequantize_row(kind, raw + r * row_bytes, cols, out + r * cols);
+}
+
 /* Kernels prefetch a little beyond what they read; a prefetch never faults, so nothing is added for it. */
 enum { HUGE_PAGE = 2 << 20 };
 

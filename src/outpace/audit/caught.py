@@ -1,0 +1,78 @@
+"""Section ``broken``: what is wrong on purpose must show. A check passes here when the fault is caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .. import verify
+from ..core.types import SamplingParams
+from ..drafters.draft_model import DraftModel
+from ..sampling.coins import KeyedCoins
+from . import broken
+from .checks import Check, Options
+from .drive import PROMPT, decode, distance, plain, remembered, session
+from .enumerated import DRAFT, TARGET, TARGET2, chain, small_chain
+from .shapes import Controlled, Scripted, by_the_discarded, sampled_tree
+from .toy import ToyRuntime, hashed_logits, mixed_logits
+
+BENT = 1e-3  # total variation that a fault must show: a million times what rounding may leave
+
+
+def checks(options: Options) -> Iterator[Check]:
+    """One check for each fault."""
+    ratio, block = verify.rule("ratio"), verify.rule("block")
+    for name, rule in broken.RULES.items():
+        yield _caught(f"rule: {name}", distance(TARGET, 3, chain, rule, gamma=2, count=2, spare=1))
+    yield _caught_tokens_of_match()
+
+    yield _caught(
+        "coins: keyed by position, block",
+        distance(TARGET, 3, chain, block, gamma=2, count=3, wrap=broken.by_position),
+    )
+    yield _caught(
+        "coins: keyed by position, a drafter that stops by what it saw",
+        distance(
+            TARGET2, 2, lambda rule: Controlled(small_chain(rule), by_the_discarded), ratio,
+            gamma=2, count=4, spare=1, wrap=broken.by_position,
+        ),
+    )  # fmt: skip
+    for name, wrap in (("one coin draws and accepts", broken.one_use), ("the same in every round", broken.one_round)):
+        yield _caught(f"coins: {name}", distance(TARGET, 3, chain, ratio, gamma=2, count=3, wrap=wrap))
+
+    for name, edit in (("drops drawn tokens", broken.cut_at_odd), ("states another law", broken.flat_laws)):
+        found = distance(TARGET, 3, lambda rule, e=edit: broken.Edited(chain(rule), e), ratio, gamma=2, count=3)  # type: ignore[misc]
+        yield _caught(f"drafter: {name}", found)
+    for name, edit in (("merges drawn siblings", broken.merge_repeats), ("sorts drawn siblings", broken.rank_by_id)):
+        found = distance(
+            TARGET, 3,
+            lambda rule, e=edit: broken.Edited(Scripted(sampled_tree(DRAFT, rule, [2], replacement=True)), e),  # type: ignore[misc]
+            ratio, gamma=2, count=2, spare=1,
+        )  # fmt: skip
+        yield _caught(f"drafter: {name}", found)
+
+    params = SamplingParams(temperature=1.0, top_k=2)
+    for name, make in (
+        ("controls act on the first token only", lambda params: broken.FirstTokenOnly(params, len(PROMPT))),
+        ("top-k left out", broken.Unfiltered),
+    ):
+        found = distance(TARGET, 3, chain, ratio, gamma=2, count=3, params=params, make_pipeline=make)
+        yield _caught(f"pipeline: {name}", found)
+
+
+def _caught(name: str, found: float) -> Check:
+    passed = found > BENT
+    note = f"caught, distance {found:.3f}" if passed else f"NOT caught, distance {found:.1e}"
+    return Check("broken", name, passed, note, {"total_variation": found})
+
+
+def _caught_tokens_of_match() -> Check:
+    target = remembered(hashed_logits(6, 11))
+    rule = broken.StaleNoise()
+    drafter = DraftModel(ToyRuntime(remembered(mixed_logits(target, hashed_logits(6, 12), 0.6)), 6), rule)
+    params, seeds = SamplingParams(temperature=1.0), range(20)
+    differ = 0
+    for seed in seeds:
+        one = session(count=12, gamma=3, coins=KeyedCoins(seed), params=params)
+        differ += list(decode(target, 6, drafter, rule, one)) != plain(target, KeyedCoins(seed), params, PROMPT, 12)
+    note = f"{'caught' if differ else 'NOT caught'}, {differ} of {len(seeds)} answers differ"
+    return Check("broken", "rule: match with stale noise", differ > 0, note, {"differ": differ, "compared": len(seeds)})

@@ -1,0 +1,158 @@
+"""Runs the production loop on toys: one session, every round checked, and the exact law of what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..core.protocols import Coins, Drafter, LogitsPipeline, Rule, Session
+from ..core.types import Law, SamplingParams
+from ..engine.loop import Commit, Loop
+from ..sampling.coins import KeyedCoins
+from ..sampling.pipeline import Pipeline
+from .exact import enumerate_law, plain_law, total_variation
+from .toy import LogitsOf, ToyRuntime
+
+PROMPT = (0, 1)
+MakePipeline = Callable[[SamplingParams], LogitsPipeline]
+
+
+def remembered(logits_of: LogitsOf) -> LogitsOf:
+    """The same logits, worked out once for each prefix."""
+    known: dict[tuple[int, ...], Tensor] = {}
+
+    def logits(prefix: Sequence[int]) -> Tensor:
+        key = tuple(prefix)
+        if key not in known:
+            known[key] = torch.as_tensor(logits_of(key), dtype=torch.float64)
+        return known[key]
+
+    return logits
+
+
+class RememberingPipeline:
+    """A pipeline that answers a question it has heard before, same bits and same prefix, from memory."""
+
+    def __init__(self, pipeline: LogitsPipeline) -> None:
+        self._pipeline = pipeline
+        self._known: dict[tuple[bytes, tuple[int, ...]], Law] = {}
+
+    def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
+        key = (logits.numpy().tobytes(), tuple(prefix))
+        if key not in self._known:
+            self._known[key] = self._pipeline.law(logits, prefix)
+        return self._known[key]
+
+
+def commit_until(ends: Collection[int] = (), count: int | None = None) -> Commit:
+    """Stops at an end token, at the session's limit, or after ``count`` generated tokens."""
+
+    def commit(session: Session, tokens: Sequence[int]) -> int:
+        for taken, token in enumerate(tokens, start=1):
+            session.tokens.append(token)
+            if token in ends:
+                session.finish = "stop"
+            elif len(session.tokens) >= session.limit or len(session.generated) == count:
+                session.finish = "length"
+            if session.finish is not None:
+                return taken
+        return len(tokens)
+
+    return commit
+
+
+def session(
+    number: int = 0,
+    *,
+    count: int,
+    gamma: int,
+    coins: Coins | None = None,
+    params: SamplingParams | None = None,
+    pipeline: LogitsPipeline | None = None,
+    prompt: Sequence[int] = PROMPT,
+    spare: int = 0,
+) -> Session:
+    """A session that may grow by ``count`` tokens, and whose drafts may look ``spare`` tokens further."""
+    params = params or SamplingParams()
+    limit = len(prompt) + count + spare
+    coins = KeyedCoins(0) if coins is None else coins
+    return Session(number, list(prompt), len(prompt), params, pipeline or Pipeline(params), coins, limit, gamma=gamma)
+
+
+def check_cache(loop: Loop, sessions: Iterable[Session]) -> None:
+    """Raise AssertionError unless all but the pending token is cached, and nothing else."""
+    for one in sessions:
+        if loop.cache.length(one.slot) != len(one.tokens) - 1:
+            raise AssertionError(f"{loop.cache.length(one.slot)} entries are cached behind {len(one.tokens)} tokens")
+
+
+def finish(loop: Loop, sessions: Sequence[Session]) -> None:
+    """Run admitted sessions to their ends and release them; the cache is right after every round."""
+    active = list(sessions)
+    while active:
+        loop.round(active)
+        check_cache(loop, active)
+        for one in active:
+            if one.finish is not None:
+                loop.release(one)
+        active = [one for one in active if one.finish is None]
+
+
+def decode(
+    target: LogitsOf, vocab_size: int, drafter: Drafter, rule: Rule, one: Session, commit: Commit | None = None
+) -> tuple[int, ...]:
+    """The tokens that the loop generates for one session."""
+    loop = Loop(ToyRuntime(target, vocab_size), drafter, rule, commit or commit_until())
+    loop.admit([one])
+    finish(loop, [one])
+    return tuple(one.generated)
+
+
+def plain(
+    target: LogitsOf,
+    coins: Coins,
+    params: SamplingParams,
+    prompt: Sequence[int],
+    count: int,
+    ends: Collection[int] = (),
+) -> list[int]:
+    """What plain decoding says under ``match``: one token at a time, no loop, no cache."""
+    pipeline, tokens = Pipeline(params), list(prompt)
+    for _ in range(count):
+        tokens.append(coins.gumbel_argmax(len(tokens), pipeline.law(torch.as_tensor(target(tuple(tokens))), tokens)))
+        if tokens[-1] in ends:
+            break
+    return tokens[len(prompt) :]
+
+
+def distance(
+    target: LogitsOf,
+    vocab_size: int,
+    make: Callable[[Rule], Drafter],
+    rule: Rule,
+    *,
+    gamma: int,
+    count: int,
+    params: SamplingParams | None = None,
+    wrap: Callable[[Coins], Coins] = lambda coins: coins,
+    make_pipeline: MakePipeline = Pipeline,
+    spare: int = 0,
+) -> float:
+    """Total variation between the exact law of the loop's first ``count`` tokens and the target's.
+
+    ``params``: temperature 1 when None. ``wrap`` and ``make_pipeline`` put other coins and another pipeline in
+    the place of the production's. Raises AssertionError when the loop reports that drafting failed.
+    """
+    params = params or SamplingParams(temperature=1.0)
+    pipeline = RememberingPipeline(make_pipeline(params))
+
+    def run(coins: Coins) -> tuple[int, ...]:
+        one = session(count=count, gamma=gamma, coins=wrap(coins), params=params, pipeline=pipeline, spare=spare)
+        tokens = decode(target, vocab_size, make(rule), rule, one, commit_until(count=count))
+        if one.report.warnings:
+            raise AssertionError(one.report.warnings[0])
+        return tokens
+
+    return total_variation(enumerate_law(run), plain_law(target, Pipeline(params), PROMPT, count))

@@ -1,0 +1,195 @@
+"""Section ``exact``: the law of the output is the target's, every outcome of the coins through the production loop.
+
+Rules that draw from laws (``NEEDS_LAWS``) are enumerated. ``match`` takes its tokens from continuous noise: its proof
+is that the tokens are those of plain decoding, whatever is drafted, and that plain decoding's noise is fresh at every
+position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .. import verify
+from ..core.protocols import Drafter, Rule
+from ..core.types import SamplingParams
+from ..drafters.draft_model import DraftModel
+from ..sampling.coins import KeyedCoins
+from ..sampling.pipeline import Pipeline
+from .checks import Check, Options
+from .drive import PROMPT, decode, distance, plain, remembered, session
+from .shapes import (
+    Controlled,
+    Scripted,
+    by_the_discarded,
+    by_the_text,
+    mixed_chain,
+    mixture,
+    right_first,
+    sampled_tree,
+    top_tree,
+)
+from .toy import ToyRuntime, hashed_logits, mixed_logits
+
+SAME = 1e-9  # total variation that rounding may leave
+
+TARGET = remembered(hashed_logits(3, 1))
+DRAFT = remembered(mixed_logits(TARGET, hashed_logits(3, 2), 0.3))
+OTHER = remembered(hashed_logits(3, 7))
+TARGET2, DRAFT2 = remembered(hashed_logits(2, 5, sharpness=1.0)), remembered(hashed_logits(2, 6, sharpness=1.0))
+_TARGETS = {2: TARGET2, 3: TARGET}
+PIPELINES = {
+    "T 0": SamplingParams(),
+    "T 1": SamplingParams(temperature=1.0),
+    "top-p": SamplingParams(temperature=1.3, top_p=0.7),
+    "T 1.7, top-k, top-p, min-p": SamplingParams(temperature=1.7, top_k=3, top_p=0.9, min_p=0.1),
+    "T 0.5": SamplingParams(temperature=0.5),
+    "T 1.7": SamplingParams(temperature=1.7),
+    "top-k": SamplingParams(temperature=1.0, top_k=2),
+    "min-p": SamplingParams(temperature=1.0, min_p=0.2),
+}
+_QUICK = 4  # the first so many pipelines
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A way to draft. ``count``: tokens whose joint law is compared; ``spare``: how many more a draft may look."""
+
+    name: str
+    make: Callable[[Rule], Drafter]
+    gamma: int
+    count: int
+    spare: int = 0
+    tree: bool = False
+    vocab_size: int = 3  # 2 where three would have too many outcomes
+
+
+def chain(rule: Rule) -> Drafter:
+    """The production's drafter: a chain drawn from a draft model."""
+    return DraftModel(ToyRuntime(DRAFT, 3), rule)
+
+
+def small_chain(rule: Rule) -> Drafter:
+    """The same over two tokens."""
+    return DraftModel(ToyRuntime(DRAFT2, 2), rule)
+
+
+_OWN_WARP = Pipeline(SamplingParams(temperature=0.7, top_k=2, top_p=0.5))
+SHAPES = [
+    Shape("drawn chain of 1", chain, 1, 3),
+    Shape("drawn chain of 2", chain, 2, 3),
+    Shape("drawn chain of 3", small_chain, 3, 4, spare=1, vocab_size=2),
+    Shape(
+        "drawn chain, the draft warped otherwise",
+        lambda rule: Scripted(sampled_tree(DRAFT, rule, [1, 1], replacement=True, pipeline=_OWN_WARP)), 2, 3,
+    ),
+    Shape("chosen chain", lambda rule: Scripted(top_tree(DRAFT, [1, 1])), 2, 3),
+    Shape("chain, chosen then drawn", lambda rule: Scripted(mixed_chain(OTHER, DRAFT, rule, [False, True])), 2, 3),
+    Shape("chain, drawn then chosen", lambda rule: Scripted(mixed_chain(OTHER, DRAFT, rule, [True, False])), 2, 3),
+    Shape("drafting stops and starts by the text", lambda rule: Controlled(chain(rule), by_the_text), 2, 3),
+    Shape(
+        "drafting stops and starts by discarded drafts",
+        lambda rule: Controlled(small_chain(rule), by_the_discarded), 2, 4, spare=1, vocab_size=2,
+    ),
+    Shape(
+        "siblings drawn with replacement",
+        lambda rule: Scripted(sampled_tree(DRAFT, rule, [2, 1], replacement=True)), 6, 2, spare=2, tree=True,
+    ),
+    Shape(
+        "siblings drawn without replacement",
+        lambda rule: Scripted(sampled_tree(DRAFT, rule, [2, 1], replacement=False)), 6, 2, spare=2, tree=True,
+    ),
+    Shape("top-k tree", lambda rule: Scripted(top_tree(DRAFT, [2, 2])), 6, 3, spare=1, tree=True),
+    Shape(
+        "tree, chosen then drawn from the rest",
+        lambda rule: Scripted(mixture(OTHER, DRAFT, rule, 2, keep_duplicates=False)), 4, 2, spare=2, tree=True,
+    ),
+    Shape(
+        "tree, chosen then drawn, repeats kept",
+        lambda rule: Scripted(mixture(OTHER, DRAFT, rule, 2, keep_duplicates=True)), 4, 2, spare=2, tree=True,
+    ),
+]  # fmt: skip
+
+
+def enumerable() -> list[str]:
+    """The lossless rules whose law can be enumerated."""
+    rules = {name: verify.rule(name) for name in verify.names()}
+    return [name for name, rule in rules.items() if rule.LOSSLESS and rule.NEEDS_LAWS]
+
+
+def checks(options: Options) -> Iterator[Check]:
+    """One check for each rule and shape, over all pipelines; then the tokens of ``match``."""
+    pipelines = list(PIPELINES.items())[: _QUICK if options.quick else None]
+    for name in enumerable():
+        rule = verify.rule(name)
+        for shape in SHAPES:
+            if shape.tree and not rule.TREES:
+                continue
+            yield _law(name, rule, shape, dict(pipelines))
+    if not options.quick:
+        yield _law_of_a_longer_run()
+    yield _tokens_of_match(options)
+
+
+def shape_distance(shape: Shape, rule: Rule, params: SamplingParams | None = None) -> float:
+    """Total variation between the law of the loop's output and the target's, for one pipeline."""
+    target = _TARGETS[shape.vocab_size]
+    return distance(
+        target,
+        shape.vocab_size,
+        shape.make,
+        rule,
+        gamma=shape.gamma,
+        count=shape.count,
+        params=params,
+        spare=shape.spare,
+    )
+
+
+def _law(name: str, rule: Rule, shape: Shape, pipelines: dict[str, SamplingParams]) -> Check:
+    found = {label: shape_distance(shape, rule, params) for label, params in pipelines.items()}
+    worst = max(found, key=found.__getitem__)
+    passed = found[worst] < SAME
+    note = f"distance {found[worst]:.1e} at most over {len(found)} pipelines"
+    note += "" if passed else f" (with {worst})"
+    values: dict[str, object] = {"rule": name, "tokens": shape.count, "total_variation": found}
+    return Check("exact", f"{name}, {shape.name}", passed, note, values)
+
+
+def _law_of_a_longer_run() -> Check:
+    """Five tokens, so that a chain of three refuses and starts again several times; and three of three."""
+    found = {}
+    for name in enumerable():
+        rule = verify.rule(name)
+        found[f"{name}, 5 tokens of 2"] = distance(TARGET2, 2, small_chain, rule, gamma=3, count=5)
+        found[f"{name}, 3 tokens of 3"] = distance(TARGET, 3, chain, rule, gamma=3, count=3, spare=1)
+    note = f"distance {max(found.values()):.1e} at most"
+    passed = max(found.values()) < SAME
+    return Check("exact", "longer runs, drawn chain of 3", passed, note, {"total_variation": found})
+
+
+def _tokens_of_match(options: Options) -> Check:
+    target = remembered(hashed_logits(6, 11))
+    draft = remembered(mixed_logits(target, hashed_logits(6, 12), 0.6))
+    rule = verify.rule("match")
+    drafters: dict[str, Drafter] = {
+        "draft model": DraftModel(ToyRuntime(draft, 6), rule),
+        "drawn tree": Scripted(sampled_tree(draft, rule, [2, 1, 1], replacement=False)),
+        "top-k tree": Scripted(top_tree(draft, [3, 2])),
+        "chosen and drawn": Scripted(mixture(draft, target, rule, 2, keep_duplicates=True)),
+        "half right": Scripted(right_first(target, 6, 2)),
+    }
+    compared, wrong = 0, []
+    for label, params in PIPELINES.items():
+        for seed in range(options.seed, options.seed + (1 if options.quick else 8)):
+            expected = tuple(plain(target, KeyedCoins(seed), params, PROMPT, 12))
+            for name, drafter in drafters.items():
+                for gamma in (1, 4, 8) if options.quick else (1, 2, 3, 5, 8):
+                    one = session(count=12, gamma=gamma, coins=KeyedCoins(seed), params=params)
+                    compared += 1
+                    if decode(target, 6, drafter, rule, one) != expected:
+                        wrong.append(f"{name}, gamma {gamma}, {label}, seed {seed}")
+    note = (
+        f"{compared} answers, all plain decoding's" if not wrong else f"{len(wrong)} of {compared} differ: {wrong[0]}"
+    )
+    return Check("exact", "match, tokens of every shape", not wrong, note, {"compared": compared, "differ": len(wrong)})

@@ -1,0 +1,212 @@
+"""Drafters of every proposal shape, for toys: chains and trees, drawn, chosen and mixed, and one that hesitates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ..core.protocols import Drafter, LogitsPipeline, Rule, Session
+from ..core.types import Forward, Law, Proposal, Verdict
+from .drive import plain
+from .toy import LogitsOf
+
+ProposeOne = Callable[[Session, int], Proposal]
+
+
+@dataclass
+class Scripted:
+    """A drafter from a function of (session, budget); it keeps a record of what it was told."""
+
+    propose_one: ProposeOne
+    needs: Sequence[str] = ()
+    open: set[int] = field(default_factory=set)
+    asked: list[tuple[int, int]] = field(default_factory=list)  # session, budget
+    verdicts: list[tuple[int, Verdict]] = field(default_factory=list)
+
+    def begin(self, one: Session) -> None:
+        self.open.add(one.id)
+
+    def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
+        self.asked += [(one.id, budget) for one, budget in zip(sessions, budgets, strict=True)]
+        return [self.propose_one(one, budget) for one, budget in zip(sessions, budgets, strict=True)]
+
+    def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
+        self.verdicts += [(one.id, verdict) for one, verdict in zip(sessions, verdicts, strict=True)]
+
+    def end(self, one: Session) -> None:
+        self.open.discard(one.id)
+
+
+@dataclass
+class Controlled:
+    """Drafts in some rounds and not in others: ``decide`` sees the session and the drafts discarded so far,
+    those behind the first refusal included. Takes one session at a time."""
+
+    drafter: Drafter
+    decide: Callable[[Session, Sequence[int]], bool]
+    needs: Sequence[str] = ()
+    discarded: list[int] = field(default_factory=list)
+    proposed: Proposal = field(default_factory=Proposal)
+
+    def begin(self, session: Session) -> None:
+        self.drafter.begin(session)
+
+    def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
+        self.proposed = Proposal()
+        if self.decide(sessions[0], self.discarded):
+            [self.proposed] = self.drafter.propose(sessions, budgets)
+        return [self.proposed]
+
+    def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
+        self.discarded += [t for i, t in enumerate(self.proposed.tokens) if i not in verdicts[0].path]
+        self.drafter.observe(sessions, verdicts, seen)
+
+    def end(self, session: Session) -> None:
+        self.drafter.end(session)
+
+
+def by_the_text(session: Session, discarded: Sequence[int]) -> bool:
+    """Draft unless the text ends with token 0: depends on committed tokens alone."""
+    return session.pending != 0
+
+
+def by_the_discarded(session: Session, discarded: Sequence[int]) -> bool:
+    """Draft unless the last discarded draft was token 0: depends on draws that no text shows."""
+    return not discarded or discarded[-1] != 0
+
+
+def right_first(target: LogitsOf, vocab_size: int, right: int | Callable[[Session], int]) -> ProposeOne:
+    """A full chain whose first ``right`` tokens are what plain decoding will say, and the next is not."""
+
+    def propose(one: Session, budget: int) -> Proposal:
+        tokens = plain(target, one.coins, one.params, one.tokens, budget)
+        wrong = right if isinstance(right, int) else right(one)
+        for i in range(wrong, budget):
+            tokens[i] = (tokens[i] + 1) % vocab_size
+        return Proposal.chain(tokens)
+
+    return propose
+
+
+def law_after(logits_of: LogitsOf, pipeline: LogitsPipeline, prefix: Sequence[int]) -> Law:
+    """The law that a pipeline makes of a toy's logits."""
+    return pipeline.law(torch.as_tensor(logits_of(tuple(prefix)), dtype=torch.float64), prefix)
+
+
+def without(law: Law, tokens: Collection[int]) -> Law | None:
+    """The law given that none of ``tokens`` comes; None when nothing is left."""
+    ids = torch.arange(law.probs.numel()) if law.ids is None else law.ids
+    kept = torch.tensor([int(token) not in tokens for token in ids]) & (law.probs > 0)
+    return Law(law.probs[kept] / law.probs[kept].sum(), ids[kept]) if bool(kept.any()) else None
+
+
+@dataclass
+class _Tree:
+    prompt: Sequence[int]
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    laws: list[Law | None] = field(default_factory=list)
+
+    def add(self, token: int, parent: int, law: Law | None) -> None:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.laws.append(law)
+
+    def prefix(self, node: int) -> list[int]:
+        tail: list[int] = []
+        while node >= 0:
+            tail.append(self.tokens[node])
+            node = self.parents[node]
+        return [*self.prompt, *tail[::-1]]
+
+    def grow(self, widths: Sequence[int], budget: int, children: Callable[[_Tree, int, int, int], None]) -> Proposal:
+        """Level by level: ``children(tree, parent, width, depth)`` adds the children of one node."""
+        level = [-1]
+        for depth, width in enumerate(widths):
+            start = len(self.tokens)
+            for parent in level:
+                children(self, parent, min(width, budget - len(self.tokens)), depth)
+            level = list(range(start, len(self.tokens)))
+        return Proposal(self.tokens, self.parents, self.laws)
+
+
+def sampled_tree(
+    draft: LogitsOf, rule: Rule, widths: Sequence[int], *, replacement: bool, pipeline: LogitsPipeline | None = None
+) -> ProposeOne:
+    """Siblings drawn from the draft's law, each with the law of its own draw."""
+
+    def propose(one: Session, budget: int) -> Proposal:
+        base = len(one.tokens)
+
+        def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
+            law: Law | None = law_after(draft, pipeline or one.pipeline, tree.prefix(parent))
+            seen: list[int] = []
+            for _ in range(width):
+                if not replacement and seen:
+                    assert law is not None
+                    law = without(law, seen)
+                if law is None:
+                    return
+                seen.append(rule.draw(law, one.coins, base, len(tree.tokens), depth))
+                tree.add(seen[-1], parent, law)
+
+        return _Tree(one.tokens).grow(widths, budget, children)
+
+    return propose
+
+
+def top_tree(draft: LogitsOf, widths: Sequence[int]) -> ProposeOne:
+    """The most probable continuations, chosen and not drawn."""
+
+    def propose(one: Session, budget: int) -> Proposal:
+        def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
+            logits = torch.as_tensor(draft(tuple(tree.prefix(parent))))
+            for token in torch.topk(logits, min(max(width, 0), logits.numel())).indices.tolist():
+                tree.add(token, parent, None)
+
+        return _Tree(one.tokens).grow(widths, budget, children)
+
+    return propose
+
+
+def mixture(chosen: LogitsOf, draft: LogitsOf, rule: Rule, depth: int, *, keep_duplicates: bool) -> ProposeOne:
+    """At every node a chosen token first, then a drawn one. The drawn one either cannot repeat the chosen
+    one, because its law leaves it out, or may repeat it and is submitted all the same."""
+
+    def propose(one: Session, budget: int) -> Proposal:
+        base = len(one.tokens)
+
+        def children(tree: _Tree, parent: int, width: int, level: int) -> None:
+            if width < 1:
+                return
+            first = int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax())
+            tree.add(first, parent, None)
+            law: Law | None = law_after(draft, one.pipeline, tree.prefix(parent))
+            if law is not None and not keep_duplicates:
+                law = without(law, [first])
+            if width > 1 and law is not None:
+                tree.add(rule.draw(law, one.coins, base, len(tree.tokens), level), parent, law)
+
+        return _Tree(one.tokens).grow([2] * depth, budget, children)
+
+    return propose
+
+
+def mixed_chain(chosen: LogitsOf, draft: LogitsOf, rule: Rule, drawn: Sequence[bool]) -> ProposeOne:
+    """A chain whose tokens are drawn at the depths where ``drawn`` says so, and chosen at the others."""
+
+    def propose(one: Session, budget: int) -> Proposal:
+        base = len(one.tokens)
+
+        def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
+            if width > 0 and drawn[depth]:
+                law = law_after(draft, one.pipeline, tree.prefix(parent))
+                tree.add(rule.draw(law, one.coins, base, len(tree.tokens), depth), parent, law)
+            elif width > 0:
+                tree.add(int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax()), parent, None)
+
+        return _Tree(one.tokens).grow([1] * len(drawn), budget, children)
+
+    return propose
