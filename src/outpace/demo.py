@@ -5,12 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 
-from .bench.compare import compare, provenance
+from .bench.compare import Comparison, compare, provenance
 from .commands.generate import comparison_table
 from .core.errors import CatalogueError
 from .core.types import SamplingParams
 from .engine.build import load
+from .engine.engine import Prompt
 from .models import catalogue
+from .models.loading import LoadedModel, load_draft, load_model
 
 PAIR = ("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b")
 TINY = ("tiny", "tiny-draft")
@@ -22,33 +24,56 @@ CHAT_PROMPTS = (
 TEXT_PROMPTS = (
     "import os\nimport sys\n\n\ndef main(",
     "class Parser:\n    def __init__(self",
-    "    def read(self, size=-1):\n",
+    "    def read(self, size):\n",
 )
+TOKENS = 96
 
 
 def main() -> int:
-    """Fetch the pair (once), compare, and say in one line what came of it."""
+    """Fetch the pair (once), compare with the weights in the file's own bits and in bfloat16, and sum up."""
     names = _pair()
-    print(f"\nLoading {names[0]} with the draft {names[1]} ...", file=sys.stderr, flush=True)
-    engine = load(*names)
-    chat = engine.target.chat_template is not None and names == PAIR
-    ratios, equal = [], True
-    for text in CHAT_PROMPTS if chat else TEXT_PROMPTS:
-        print(f"\n\033[1m> {text.strip()}\033[0m" if sys.stdout.isatty() else f"\n> {text.strip()}", flush=True)
-        prompt = [{"role": "user", "content": text}] if chat else text
-        found = compare(engine, prompt, SamplingParams(max_tokens=128), repeats=3)
-        print(found.speculative.text)
-        print(comparison_table(found), flush=True)
-        ratios.append(found.speedup or 0.0)
-        equal &= found.tokens_equal
+    prompts: tuple[Prompt, ...] = TEXT_PROMPTS
+    if names == PAIR:
+        prompts = tuple([{"role": "user", "content": text}] for text in CHAT_PROMPTS)
+    draft = load_draft(catalogue.resolve(names[1]))
+    rows = []
+    for weights in ("auto", "bf16"):
+        print(f"\nLoading {names[0]} ({weights} weights) ...", file=sys.stderr, flush=True)
+        target = load_model(catalogue.resolve(names[0]), weights=weights)
+        rows.append(_row(target, _race(target, draft, prompts)))
+        del target  # before the next one: both would not fit a small machine
+    print(f"\nThe target {names[0]} with the draft {names[1]}, temperature 0, medians of {len(prompts)} prompts:\n")
+    print("  weights                  plain    speculative   gain    alpha  tokens a pass  same tokens")
+    print("\n".join(rows))
     versions = ", ".join(f"{key} {value}" for key, value in provenance().items())
-    print(f"\n{names[0]} (weights: {engine.target.weights}, {engine.target.backend} kernels) answers "
-          f"{statistics.median(ratios):.2f} times as fast as plain decoding of the same weights "
-          f"(median of {len(ratios)} prompts, temperature 0);")  # fmt: skip
-    print("its tokens are the same." if equal else
-          "some tokens differ: passes of one and of several rows round differently in this precision.")  # fmt: skip
-    print(f"[{versions}]")
+    print(f"\n[{versions}]")
     return 0
+
+
+def _race(target: LoadedModel, draft: LoadedModel, prompts: tuple[Prompt, ...]) -> list[Comparison]:
+    engine = load(target, draft)
+    found = []
+    for prompt in prompts:
+        text = prompt if isinstance(prompt, str) else prompt[0]["content"]  # type: ignore[index]
+        print(f"\n> {str(text).strip()}\n", flush=True)
+        found.append(compare(engine, prompt, SamplingParams(max_tokens=TOKENS), repeats=1))
+        print(found[-1].speculative.text)
+        print(f"\n{comparison_table(found[-1])}", flush=True)
+    return found
+
+
+def _row(target: LoadedModel, found: list[Comparison]) -> str:
+    def median(values: list[float | None]) -> float:
+        return statistics.median(value for value in values if value is not None)
+
+    plain = median([one.plain.report.tokens_per_second for one in found])
+    fast = median([one.speculative.report.tokens_per_second for one in found])
+    gain = median([one.speedup for one in found])
+    alpha = median([one.speculative.report.alpha for one in found])
+    block = median([one.speculative.report.block_efficiency for one in found])
+    same = "yes" if all(one.tokens_equal for one in found) else "no: see above where"
+    name = f"{target.weights} ({target.backend})"
+    return f"  {name:<18} {plain:6.1f} tok/s {fast:8.1f} tok/s   x{gain:.2f}   {alpha:5.2f}  {block:13.2f}  {same}"
 
 
 def _pair() -> tuple[str, str]:

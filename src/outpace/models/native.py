@@ -38,7 +38,7 @@ class NativeRuntime:
     """Runs a decoder through the C kernels (the Runtime protocol). Row-invariant, bit for bit.
 
     ``weights``: "file" (every matrix in the file's own encoding), "bf16", "f32", "q8" or "q4" (rounded at load,
-    32 values sharing a scale; what is that small already stays as it is). ``kv_dtype``: "bfloat16" or "float32".
+    32 values sharing a scale; q4 leaves 4-bit kinds as they are). ``kv_dtype``: "bfloat16" or "float32".
     ``head_rows``: int64 token ids that the output head keeps; the logits of all others are -inf (a draft's pruned
     head). ``activations``: "int8" is each encoding's fast path, "float" the slow reference with exact weights.
 
