@@ -16,8 +16,8 @@ from .core.errors import OutpaceError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status: 1 after an error of ours, 130 after Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
-    args = _parser(argv).parse_args(argv)
     try:
+        args = _parser(argv).parse_args(argv)
         status: int = importlib.import_module(f"{commands.__name__}.{args.command}").run(args)
         sys.stdout.flush()
         return status

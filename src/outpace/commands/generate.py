@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P times the likeliest"
     )
     sampling.add_argument("--seed", type=int, help="the same seed gives the same answer; drawn afresh when left out")
-    sampling.add_argument("--max-tokens", type=int, default=256, metavar="N", help="tokens to generate at most (256)")
+    sampling.add_argument("--max-tokens", type=_limit, default=256, metavar="N", help="tokens at most (256), or none")
     sampling.add_argument("--stop", action="append", default=[], metavar="TEXT", help="stop before TEXT; repeatable")
     sampling.add_argument("--ignore-eos", action="store_true", help="go on past the model's end tokens")
     output = parser.add_argument_group("output")
@@ -76,6 +76,14 @@ def _drafter_options() -> list[tuple[str, dataclasses.Field]]:  # type: ignore[t
 
     modules = [(name, drafters.module(name)) for name in drafters.names()]
     return [(n, f) for n, module in modules for f in dataclasses.fields(module.Config) if f.name != "gamma"]
+
+
+def _limit(text: str) -> int | None:
+    """A number of tokens, or "none" for as many as the context holds."""
+    try:
+        return None if text == "none" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number or none, not {text!r}") from None
 
 
 def load_engine(args: argparse.Namespace) -> Engine:

@@ -248,6 +248,9 @@ class SamplingParams:
             _integer("seed", self.seed, 0, 2**64 - 1)
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 0)
+        for name in ("stop", "stop_token_ids"):
+            if not isinstance(getattr(self, name), (list, tuple, set, frozenset)):
+                raise ParameterError(f"{name} must be a list, not {getattr(self, name)!r}")
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ParameterError(f"stop must hold non-empty strings, not {text!r}")

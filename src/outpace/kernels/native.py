@@ -53,7 +53,12 @@ def open_library(variant: str | None = None) -> Library | None:
     elif variant not in usable:
         raise ParameterError(f"kernel variant {variant!r} cannot be used here; usable: {', '.join(usable) or 'none'}")
     functions = _open(variant)
-    return None if functions is None else Library(_declare(functions), variant)
+    if functions is None:
+        return None
+    try:
+        return Library(_declare(functions), variant)
+    except AttributeError as missing:
+        raise ParameterError(f"the built kernels are older than the package ({missing}): reinstall outpace") from None
 
 
 def missing_notice() -> str:
