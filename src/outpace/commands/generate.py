@@ -142,6 +142,8 @@ def run(args: argparse.Namespace) -> int:
     text = _read_input() if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()) else args.prompt
     if text is None:
         raise ParameterError("no prompt: give it as an argument, or - to read standard input")
+    if not text:
+        raise ParameterError("the prompt is empty")
     if args.repeat < 1:
         raise ParameterError(f"--repeat must be at least 1, not {args.repeat}")
     params = sampling_params(args)  # before minutes are spent on loading
@@ -182,7 +184,7 @@ def _generate(engine: Engine, prompt: Prompt, params: SamplingParams, args: argp
     else:
         print(result.text[printed:])  # after Ctrl-C: the round that it cut short, and what was held back
         if not args.quiet:
-            print(summary(result), file=sys.stderr)
+            print(summary(result, params.temperature > 0), file=sys.stderr)
     return 130 if interrupted else 0
 
 
@@ -203,10 +205,11 @@ def _show_run(mode: str, result: Result) -> None:
     print(f"{mode:>12}: {summary(result)}", file=sys.stderr, flush=True)
 
 
-def summary(result: Result) -> str:
-    """One line on what a generation took and what drafting brought."""
+def summary(result: Result, sampled: bool = False) -> str:
+    """One line on what a generation took and what drafting brought; with its seed when it was ``sampled``."""
     report = result.report
-    parts = [f"{report.emitted} tokens in {report.seconds_decode:.2f} s"]
+    drafter = "plain" if report.drafter == "none" else report.drafter
+    parts = [drafter, f"{report.emitted} tokens in {report.seconds_decode:.2f} s"]
     if report.tokens_per_second:
         parts.append(f"{report.tokens_per_second:.1f} tok/s")
     if report.alpha is not None and report.block_efficiency is not None:
@@ -216,6 +219,8 @@ def summary(result: Result) -> str:
         f"prompt {result.prompt_tokens} tokens in {report.seconds_prefill + report.seconds_draft_prefill:.2f} s"
     )
     parts.append(f"finish {result.finish_reason}")
+    if sampled:
+        parts.append(f"seed {report.seed}")
     return " · ".join(parts + report.warnings)
 
 

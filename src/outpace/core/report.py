@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 
 
 @dataclass
@@ -31,9 +32,21 @@ class Report:
     seconds_target: float = 0.0
     seconds_sample: float = 0.0
     seconds_other: float = 0.0
-    one_row_seconds: float | None = None  # a one-row target pass, measured by the engine
-    rows_cost: float | None = None  # v(gamma + 1): a pass over gamma + 1 rows / over one
     warnings: list[str] = field(default_factory=list)
+    pass_seconds: Callable[[int], float] | None = field(default=None, repr=False, compare=False)
+    """Seconds of a target pass by its rows, measured by the engine when a figure below first asks."""
+
+    @property
+    def one_row_seconds(self) -> float | None:
+        """Seconds of a one-row target pass; None when nothing was drafted."""
+        return self.pass_seconds(1) if self.pass_seconds and self.drafted else None
+
+    @property
+    def rows_cost(self) -> float | None:
+        """v(gamma + 1): a pass over as many rows as a round had on average / over one."""
+        if not self.pass_seconds or not self.drafted:
+            return None
+        return self.pass_seconds(1 + round(self.drafted / self.target_passes)) / self.pass_seconds(1)
 
     @property
     def alpha(self) -> float | None:
@@ -90,8 +103,9 @@ class Report:
     def as_dict(self) -> dict[str, object]:
         """Counts, seconds and all derived figures, ready for JSON."""
         derived: tuple[str, ...] = ("alpha", "block_efficiency", "c", "tokens_per_second", "seconds_decode")
-        derived += ("predicted_speedup", "paper_speedup", "measured_speedup")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
+        derived += ("one_row_seconds", "rows_cost", "predicted_speedup", "paper_speedup", "measured_speedup")
+        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pass_seconds"}
+        return stored | {name: getattr(self, name) for name in derived}
 
 
 def expected_tokens(alpha: float, gamma: float) -> float:

@@ -52,6 +52,8 @@ def load(
         raise ParameterError(f"the drafter {name!r} takes no draft model, but one was given")
     if draft is None and module.NEEDS_DRAFT:
         raise ParameterError(f"the drafter {name!r} needs a draft model, and none was given")
+    if draft is None and (draft_weights != "auto" or draft_head is not None):
+        raise ParameterError("draft_weights and draft_head are a draft model's, and none was given")
     config = _config(module.Config, name, dict(options or {}), gamma)
     model = target if isinstance(target, LoadedModel) else load_model(
         resolve(str(target)), weights=weights, backend=backend, threads=threads, context=context

@@ -171,7 +171,9 @@ class Engine:
         return ids
 
     def _session(self, prompt: Prompt, params: SamplingParams | None, gamma: int | None) -> _Answer:
-        params = params or SamplingParams()
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise ParameterError(f"params must be a SamplingParams, not {type(params).__name__}")
         if gamma is not None and (isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0):
             raise ParameterError(f"gamma must be a whole number of at least 0, not {gamma!r}")
         ids = self.encode(prompt)
@@ -275,15 +277,9 @@ class Engine:
         unseen = sum(answer.drafted[text.tokens :])  # drafts that stood, behind the cut of a stop string
         report.accepted -= unseen
         report.tested -= unseen
-        if report.drafted and session.finish is not None:
-            self._add_costs(report)
+        report.pass_seconds = self.pass_seconds
         ids = session.generated[: text.tokens]
         return Result(text.text, ids, session.finish or "cancelled", session.prompt_length, report)
-
-    def _add_costs(self, report: Report) -> None:
-        rows = 1 + round(report.drafted / report.target_passes)
-        report.one_row_seconds = self.pass_seconds(1)
-        report.rows_cost = self.pass_seconds(rows) / report.one_row_seconds
 
     def pass_seconds(self, rows: int, cached: int = 128, repeats: int = 3) -> float:
         """Seconds of a target pass over ``rows`` rows behind ``cached`` entries: the median of some

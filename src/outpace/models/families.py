@@ -88,6 +88,8 @@ def rotary_frequencies(hf_config: Mapping[str, Any], head_dim: int) -> tuple[flo
             return tuple(plain)
         if kind == "linear":
             return tuple(f / float(scaling["factor"]) for f in plain)
+        if kind == "factors":  # rope_freqs.weight of a GGUF file
+            return tuple(f / float(divisor) for f, divisor in zip(plain, scaling["factors"], strict=True))
         if kind == "llama3":
             return tuple(_llama3(f, scaling) for f in plain)
     except KeyError as missing:

@@ -28,6 +28,7 @@ from .tokenizer import Tokenizer
 
 WEIGHTS = ("auto", "file", "q8", "q4", "bf16", "f32")
 BACKENDS = ("auto", "native", "torch")
+MOST, MOST_LAYERS = 1 << 28, 10_000  # sizes beyond these are a damaged file, and would be believed at great cost
 HEAD_IDS = 65536  # token ids that a draft's output head keeps of a vocabulary twice as large
 BIG = 200_000_000  # parameters from which "auto" halves the bytes a pass reads
 
@@ -123,6 +124,8 @@ def load_draft(
     """
     native = backend != "torch" and open_library() is not None
     kept = None
+    if head is not None and (isinstance(head, bool) or not isinstance(head, int) or head < 0):
+        raise ParameterError(f"draft_head must be a number of token ids, or 0 for all, not {head!r}")
     if native:
         checkpoint = open_checkpoint(path)
         size, special = checkpoint.tokenizer.size, checkpoint.tokenizer.special_ids | checkpoint.end_tokens
@@ -166,8 +169,11 @@ def checked_config(checkpoint: Checkpoint, context: int | None = None) -> Decode
     source = str(checkpoint.path)
     try:
         config = decoder_config(checkpoint.hf_config)
+        _require_possible(config)
     except ModelError as error:
         raise ModelError(f"{source}: {error}") from None
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
+        raise ModelError(f"{source}: its configuration has an impossible value: {error}") from None
     if not 0 < checkpoint.tokenizer.size <= config.vocab_rows:
         raise ModelError(
             f"{source}: the tokenizer has {checkpoint.tokenizer.size} tokens but the model only "
@@ -179,6 +185,19 @@ def checked_config(checkpoint: Checkpoint, context: int | None = None) -> Decode
         config = dataclasses.replace(config, context=context)
     embedding, output = check_tensors(config, checkpoint.tensors, source)
     return dataclasses.replace(config, vocab_size=checkpoint.tokenizer.size, tied=embedding == output)
+
+
+def _require_possible(config: DecoderConfig) -> None:
+    for name in ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab_rows", "context"):
+        size = getattr(config, name)
+        if not 1 <= size <= MOST:
+            raise ModelError(f"{name} is {size}, which no model has")
+    if config.layers > MOST_LAYERS:
+        raise ModelError(f"{config.layers} layers are more than any model has ({MOST_LAYERS} is taken for the limit)")
+    if not 0 < config.norm_eps < 1:
+        raise ModelError(f"rms_norm_eps is {config.norm_eps}, not a small positive number")
+    if not all(isinstance(f, float) and 0 < f < math.inf for f in config.inv_freq):
+        raise ModelError("rope_theta or rope_scaling give rotary frequencies that are not positive numbers")
 
 
 class _Counted(Mapping[str, StoredTensor]):
