@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "verify": {"core"},
     "drafters": BELOW_DRAFTERS,
     "train": BELOW_DRAFTERS | {"drafters"},
-    "engine": {"core", "models", "sampling"},
+    "engine": {"core", "kernels", "models", "sampling"},
     "engine.loop": {"core"},
     "engine.build": PARTS,
     "serve": {"core", "engine"},

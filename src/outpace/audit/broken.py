@@ -169,7 +169,7 @@ def one_round(coins: Coins) -> Coins:
 # ---- drafters
 
 
-@dataclass(frozen=True)
+@dataclass
 class Edited:
     """Changes the drawn proposals of another drafter after having seen them."""
 

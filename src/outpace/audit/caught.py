@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .. import verify
-from ..core.types import SamplingParams
+from ..core.protocols import Drafter, Rule
+from ..core.types import Proposal, SamplingParams
 from ..drafters.draft_model import DraftModel
 from ..sampling.coins import KeyedCoins
 from . import broken
@@ -40,14 +41,9 @@ def checks(options: Options) -> Iterator[Check]:
         yield _caught(f"coins: {name}", distance(TARGET, 3, chain, ratio, gamma=2, count=3, wrap=wrap))
 
     for name, edit in (("drops drawn tokens", broken.cut_at_odd), ("states another law", broken.flat_laws)):
-        found = distance(TARGET, 3, lambda rule, e=edit: broken.Edited(chain(rule), e), ratio, gamma=2, count=3)  # type: ignore[misc]
-        yield _caught(f"drafter: {name}", found)
+        yield _caught(f"drafter: {name}", distance(TARGET, 3, _edited(chain, edit), ratio, gamma=2, count=3))
     for name, edit in (("merges drawn siblings", broken.merge_repeats), ("sorts drawn siblings", broken.rank_by_id)):
-        found = distance(
-            TARGET, 3,
-            lambda rule, e=edit: broken.Edited(Scripted(sampled_tree(DRAFT, rule, [2], replacement=True)), e),  # type: ignore[misc]
-            ratio, gamma=2, count=2, spare=1,
-        )  # fmt: skip
+        found = distance(TARGET, 3, _edited(_siblings, edit), ratio, gamma=2, count=2, spare=1)
         yield _caught(f"drafter: {name}", found)
 
     params = SamplingParams(temperature=1.0, top_k=2)
@@ -57,6 +53,14 @@ def checks(options: Options) -> Iterator[Check]:
     ):
         found = distance(TARGET, 3, chain, ratio, gamma=2, count=3, params=params, make_pipeline=make)
         yield _caught(f"pipeline: {name}", found)
+
+
+def _siblings(rule: Rule) -> Drafter:
+    return Scripted(sampled_tree(DRAFT, rule, [2], replacement=True))
+
+
+def _edited(make: Callable[[Rule], Drafter], edit: Callable[[Proposal], Proposal]) -> Callable[[Rule], Drafter]:
+    return lambda rule: broken.Edited(make(rule), edit)
 
 
 def _caught(name: str, found: float) -> Check:

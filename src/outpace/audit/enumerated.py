@@ -78,7 +78,7 @@ _OWN_WARP = Pipeline(SamplingParams(temperature=0.7, top_k=2, top_p=0.5))
 SHAPES = [
     Shape("drawn chain of 1", chain, 1, 3),
     Shape("drawn chain of 2", chain, 2, 3),
-    Shape("drawn chain of 3", small_chain, 3, 4, spare=1, vocab_size=2),
+    Shape("drawn chain of 3", small_chain, 3, 4, vocab_size=2),
     Shape(
         "drawn chain, the draft warped otherwise",
         lambda rule: Scripted(sampled_tree(DRAFT, rule, [1, 1], replacement=True, pipeline=_OWN_WARP)), 2, 3,

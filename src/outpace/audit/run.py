@@ -23,7 +23,7 @@ def run(options: Options) -> Iterator[Check]:
         if section not in SECTIONS:
             raise ParameterError(f"a section must be one of {', '.join(SECTIONS)}, not {section!r}")
     if options.target is None and _ON_MODELS & set(options.sections):
-        tiny, draft = (load_model(resolve(name), weights="f32") for name in ("tiny", "tiny-draft"))
+        tiny, draft = (load_model(resolve(name), weights="f32", threads=1) for name in ("tiny", "tiny-draft"))
         options = dataclasses.replace(options, target=tiny, draft=draft)
     for section in options.sections:
         checks = importlib.import_module(f"{__package__}.{_MODULES.get(section, section)}").checks(options)

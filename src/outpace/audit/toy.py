@@ -15,18 +15,20 @@ LogitsOf = Callable[[tuple[int, ...]], Sequence[float] | Tensor]
 
 
 class ToyRuntime:
-    """A Runtime whose logits are ``logits_of(prefix)``, in float64.
+    """A Runtime whose logits are ``logits_of(prefix)``, in ``dtype``.
 
     It keeps the token ids in the KV cache and reads the prefix back from there, so that a cache that is
     rolled back or compacted wrongly shows in the output. ``forwards`` counts passes.
     """
 
-    def __init__(self, logits_of: LogitsOf, vocab_size: int, context: int = 4096) -> None:
-        self._logits_of, self.vocab_size, self.context = logits_of, vocab_size, context
+    def __init__(
+        self, logits_of: LogitsOf, vocab_size: int, context: int = 4096, dtype: torch.dtype = torch.float64
+    ) -> None:
+        self._logits_of, self.vocab_size, self.context, self._dtype = logits_of, vocab_size, context, dtype
         self.forwards = 0
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(trees=True, rollback=None, dtype=torch.float64, row_invariant=True)
+        return Capabilities(trees=True, rollback=None, dtype=self._dtype, row_invariant=True)
 
     def new_cache(self) -> KVCache:
         return KVCache(layers=1, kv_heads=1, head_dim=1, dtype=torch.float64)
@@ -48,8 +50,8 @@ class ToyRuntime:
             paths.append((*(paths[parent] if parent >= 0 else cached), token))
         if any(len(path) > self.context for path in paths):
             raise ContextError(f"position {max(map(len, paths)) - 1} is beyond the context of {self.context}")
-        wanted = [torch.as_tensor(self._logits_of(p), dtype=torch.float64) for p in paths[chunk.logits_from :]]
-        return torch.stack(wanted) if wanted else torch.empty(0, self.vocab_size, dtype=torch.float64)
+        wanted = [torch.as_tensor(self._logits_of(p), dtype=self._dtype) for p in paths[chunk.logits_from :]]
+        return torch.stack(wanted) if wanted else torch.empty(0, self.vocab_size, dtype=self._dtype)
 
 
 def hashed_logits(vocab_size: int, seed: int, sharpness: float = 2.0, order: int | None = None) -> LogitsOf:

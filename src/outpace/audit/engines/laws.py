@@ -40,7 +40,7 @@ class Evidence:
 def against_law(
     samples: Sequence[Sample], law: Callable[[Prefix], Tensor], places: Iterable[int], level: float
 ) -> Evidence:
-    """Tokens at ``places`` (1 is the first after the prompt) against ``law(prefix)``, ``[vocab_size]`` probabilities."""
+    """Tokens at ``places`` (1: the first after the prompt) against ``law(prefix)``, ``[vocab_size]`` probabilities."""
     total, degrees, strata, draws = 0.0, 0, 0, 0
     for prefix, counts in _strata(samples, places, MIN_VISITS).items():
         visits = sum(counts.values())
@@ -77,10 +77,11 @@ def two_samples(first: Sequence[Sample], second: Sequence[Sample], places: Itera
         kept = [token for token, count in pooled.items() if count >= MIN_POOLED]
         table = [(left[prefix][token], right[prefix][token]) for token in kept]
         rest = (sizes[0] - sum(a for a, _ in table), sizes[1] - sum(b for _, b in table))
-        if sum(rest) >= MIN_POOLED or (sum(rest) and not table):
+        others = rest[0] + rest[1]
+        if others >= MIN_POOLED or (others and not table):
             table.append(rest)
-        elif sum(rest):
-            least = min(range(len(table)), key=lambda i: sum(table[i]))
+        elif others:
+            least = min(range(len(table)), key=[a + b for a, b in table].__getitem__)
             table[least] = (table[least][0] + rest[0], table[least][1] + rest[1])
         if len(table) < 2:
             continue
@@ -140,7 +141,7 @@ def _detectable(degrees: int, information: float, level: float, power: float = 0
 
 def _bisect(falling: Callable[[float], float], low: float, high: float) -> float:
     """Where a falling function crosses zero."""
-    for _ in range(60):
+    for _ in range(40):
         middle = (low + high) / 2
         if falling(middle) > 0:
             low = middle

@@ -30,7 +30,9 @@ class Peer:
     ``timeout`` seconds, and with the engine's own words when it refuses.
     """
 
-    def __init__(self, python: str | Path, driver: str | Path, settings: Mapping[str, Any], timeout: float = 300) -> None:
+    def __init__(
+        self, python: str | Path, driver: str | Path, settings: Mapping[str, Any], timeout: float = 300
+    ) -> None:
         self.name, self._timeout = Path(driver).stem, timeout
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         try:
@@ -75,7 +77,11 @@ class Peer:
             late.cancel()
         if not line:
             status = self._process.wait()
-            why = f"silent for {self._timeout:g} seconds" if late.finished.is_set() and status == -9 else f"status {status}"
+            why = (
+                f"silent for {self._timeout:g} seconds"
+                if late.finished.is_set() and status == -9
+                else f"status {status}"
+            )
             raise PeerError(f"{self.name}: the engine ended without an answer ({why}); its last words: {self._words()}")
         try:
             answer: dict[str, Any] = json.loads(line)

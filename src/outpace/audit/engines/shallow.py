@@ -1,7 +1,7 @@
 """A draft model out of the target itself: the same GGUF file without some of its blocks.
 
-``python -m outpace.audit.engines.shallow TARGET.gguf DRAFT.gguf --drop 20,21,22`` leaves blocks 20 to 22 out. Such a draft
-agrees with the target often but not always, shares its vocabulary, and every engine that reads GGUF files can use it.
+``python -m outpace.audit.engines.shallow TARGET.gguf DRAFT.gguf --drop 23,24,25`` leaves blocks 23 to 25 out. Such a
+draft agrees with the target often but not always, shares its vocabulary, and every engine that reads GGUF can use it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
+# Runs in an environment of its own, whose packages are not here.
+# mypy: ignore-errors
 """llama.cpp's own server, run inside this process by the package xllamacpp, spoken to in token ids.
 
-Modes: plain; lookup (ngram-simple on matches of 4 tokens); draft (draft-simple); draft-probabilistic (the same with the
+Modes: plain; lookup (ngram-simple on matches of 2 tokens); draft (draft-simple); draft-probabilistic (the same with the
 server's rejection sampling instead of comparing with the sampled token).
 """
 
@@ -23,7 +25,7 @@ def load(settings):
     speculative = params.speculative
     if mode == "lookup":
         speculative.types = [KINDS.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = 4, gamma
+        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = 2, gamma
     elif mode.startswith("draft"):
         speculative.types = [KINDS.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         draft = speculative.draft
@@ -51,7 +53,7 @@ def load(settings):
                 "prompt": prompt,
                 "n_predict": max_tokens,
                 "temperature": temperature,
-                "samplers": ["temperature"] if temperature > 0 else [],
+                "samplers": ["temperature"],  # at 0 it keeps the likeliest only
                 "top_k": 0,
                 "top_p": 1.0,
                 "min_p": 0.0,

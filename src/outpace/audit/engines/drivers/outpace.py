@@ -1,3 +1,5 @@
+# Runs in an environment of its own, whose packages are not here.
+# mypy: ignore-errors
 """Outpace itself, through the same protocol as everybody else."""
 
 import outpace

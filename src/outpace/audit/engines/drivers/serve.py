@@ -1,3 +1,5 @@
+# Runs in an environment of its own, whose packages are not here.
+# mypy: ignore-errors
 """Runs one driver: ``PYTHON serve.py DRIVER.py``; JSON lines in on standard input, JSON lines out.
 
 The first line in is the settings ``{"target", "draft", "mode", "gamma", "threads"}``; the answer to it is

@@ -1,3 +1,5 @@
+# Runs in an environment of its own, whose packages are not here.
+# mypy: ignore-errors
 """Hugging Face transformers: ``generate`` with prompt lookup, or with an assistant model, in float32.
 
 Drafted tokens are counted from outside: the rows of the target's passes beyond those that plain decoding needs.
@@ -69,9 +71,7 @@ def load(settings):
             for seed in seeds:
                 torch.manual_seed(seed)
                 watch.rows = watch.passes = 0
-                out = target.generate(
-                    ids, attention_mask=torch.ones_like(ids), generation_config=config, **options
-                )
+                out = target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **options)
                 answers.append(out[0, len(prompt) :].tolist())
                 drafted += watch.rows - len(prompt) - (watch.passes - 1)
         return {"tokens": answers, "drafted": drafted, "accepted": None}

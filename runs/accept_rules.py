@@ -1,0 +1,95 @@
+"""What ``block`` gains over ``ratio`` and ``match``: accepted drafts and tokens a pass at temperature 1.
+
+    python runs/accept_rules.py [--target NAME --draft NAME --gammas 2 4 8 --seeds 3 --tokens 96]
+
+Counts only, no times. The table goes to standard output, one JSON line behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+
+import torch
+
+import outpace
+from outpace import SamplingParams, load
+from outpace.core.report import Report
+
+PROSE = (
+    "Describe a harbour town on the morning after a storm, in one paragraph.",
+    "Why do old bridges hum when the wind is strong? Explain it to a curious child.",
+    "Write the opening of a story about a clockmaker who has lost her sense of time.",
+)
+CODE = (
+    "Write a Python function that merges overlapping intervals and returns them sorted.",
+    "Write a Python class for a ring buffer with push, pop and iteration.",
+    "Write a Python function that parses ISO 8601 durations such as P3DT4H into seconds.",
+)
+RULES = ("match", "ratio", "block")
+
+
+def main() -> None:
+    """Run every rule on every prompt, seed and gamma."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default="qwen2.5-coder-1.5b")
+    parser.add_argument("--draft", default="qwen2.5-coder-0.5b")
+    parser.add_argument("--gammas", type=int, nargs="+", default=[4])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--prompts", type=int, default=3, help="of each kind")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    from outpace.models.catalogue import resolve
+    from outpace.models.loading import load_draft, load_model
+
+    target = load_model(resolve(options.target), threads=options.threads)
+    draft = load_draft(resolve(options.draft), threads=options.threads)
+    rows = []
+    for kind, prompts in (("code", CODE[: options.prompts]), ("prose", PROSE[: options.prompts])):
+        for gamma in options.gammas:
+            reports: dict[str, list[Report]] = {}
+            for accept in RULES:
+                engine = load(target, draft, accept=accept, max_batch=len(prompts))
+                reports[accept] = []
+                for seed in range(options.first_seed, options.first_seed + options.seeds):
+                    params = SamplingParams(temperature=1.0, seed=seed, max_tokens=options.tokens, ignore_eos=True)
+                    results = engine.generate(
+                        [[{"role": "user", "content": text}] for text in prompts], params, gamma=gamma
+                    )
+                    assert isinstance(results, list)
+                    reports[accept] += [result.report for result in results]
+            for accept in RULES:
+                rows.append({"kind": kind, "gamma": gamma, "accept": accept, **summary(reports[accept])})
+                print(line(rows[-1]), flush=True)
+    settings = {name: getattr(options, name) for name in ("first_seed", "seeds", "tokens", "prompts")}
+    models = {"target": [target.name, target.weights], "draft": [draft.name, draft.weights]}
+    versions = {"outpace": outpace.__version__, "torch": torch.__version__, "machine": platform.machine()}
+    print(json.dumps(versions | models | settings | {"rows": rows}))
+
+
+def summary(reports: list[Report]) -> dict[str, float]:
+    """Tokens a pass over all answers with its standard error over answers, and accepted drafts a pass."""
+    passes = sum(report.target_passes for report in reports)
+    each = [report.emitted / report.target_passes for report in reports]
+    return {
+        "block_efficiency": sum(report.emitted for report in reports) / passes,
+        "standard_error": statistics.stdev(each) / len(each) ** 0.5 if len(each) > 1 else 0.0,
+        "emitted": sum(report.emitted for report in reports),
+        "passes": passes,
+        "accepted_a_pass": sum(report.accepted for report in reports) / passes,
+        "accepted_share": sum(report.accepted for report in reports) / sum(report.drafted for report in reports),
+    }
+
+
+def line(row: dict[str, object]) -> str:
+    """One row of the table."""
+    return (f"{row['kind']:6} gamma {row['gamma']}  {row['accept']:6} {row['block_efficiency']:.3f} tokens a pass "
+            f"(+-{row['standard_error']:.3f}), {row['accepted_share']:.3f} of the drafts accepted")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The tiny pair as GGUF files, which every engine reads: ``python -m outpace.audit.engines.tiny_gguf FOLDER``.
+
+A pass of it costs next to nothing, so that an audit gets thousands of samples out of any engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from gguf import GGUFWriter
+from safetensors.torch import load_file
+
+from ...models.catalogue import resolve
+
+_PLACES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+_OUTER = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
+_CONTROL, _NORMAL = 3, 1  # GGUF's token types
+
+
+def write_gguf(source: Path, destination: Path) -> None:
+    """Write a Hugging Face directory of the llama family with a byte-level tokenizer as one float16 GGUF file."""
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    writer = GGUFWriter(str(destination), "llama")
+    writer.add_name(destination.stem)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_file_type(1)
+    special = {added["content"]: added["id"] for added in tokenizer["added_tokens"]}
+    tokens = sorted((tokenizer["model"]["vocab"] | special).items(), key=lambda entry: entry[1])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")  # a name that all engines know; they are given token ids, never text
+    writer.add_token_list([text for text, _ in tokens])
+    writer.add_token_types([_CONTROL if text in special else _NORMAL for text, _ in tokens])
+    merges = tokenizer["model"]["merges"]
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
+    for name, tensor in load_file(source / "model.safetensors").items():
+        short = name.removeprefix("model.").removesuffix(".weight")
+        if short in _OUTER:
+            place = _OUTER[short]
+        else:
+            _, block, rest = short.split(".", 2)
+            place = f"blk.{block}.{_PLACES[rest]}"
+            if rest in ("self_attn.q_proj", "self_attn.k_proj"):  # GGUF keeps the two of a rotary pair side by side
+                halves = tensor.unflatten(0, (-1, 2, config["head_dim"] // 2))  # [heads, 2, head_dim / 2, hidden]
+                tensor = halves.transpose(1, 2).flatten(0, 2)
+        dtype = torch.float16 if tensor.dim() == 2 else torch.float32
+        writer.add_tensor(f"{place}.weight", tensor.to(dtype).contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where tiny.gguf and tiny-draft.gguf go")
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("tiny", "tiny-draft"):
+        write_gguf(resolve(name), folder / f"{name}.gguf")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Section ``soak``: random configurations on the tiny pair, each compared with the naive oracle.
+
+A case is a function of (seed, number), so that one command reproduces it. Under ``match``, and wherever one token has
+all the mass, every answer must be the oracle's. Elsewhere what any law obeys is checked: each token lies in the
+target's support, and the answer ends where it must, for the reason it gives.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from ..core.types import SamplingParams
+from ..engine.build import load
+from ..engine.engine import Engine, Result, Stream
+from ..kernels.native import open_library
+from ..kernels.sampling import Sampler
+from ..models.catalogue import resolve
+from ..models.loading import LoadedModel, load_model
+from .checks import Check, Options
+from .equality import PROMPTS, first_difference
+from .oracle import Answer, Oracle, first_stop
+
+CASES, QUICK_CASES = 2000, 30
+_A_LINE = 500  # cases that share a line of the audit
+_TIE = 1e-3  # logits closer than this may change places where a runtime promises no bits
+_STOPS = ("\n", " ", "self", "e", ")", "in", "def ", "():\n", "return", "\0", "s(", "==")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt of a case. ``cancel_after``: events of its stream that are read before it is closed."""
+
+    prompt: list[int]
+    params: SamplingParams
+    cancel_after: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration, and the requests it gets."""
+
+    accept: str
+    drafter: str  # "own": the target drafts for itself
+    gamma: int
+    max_batch: int
+    context: int | None
+    draft_context: int | None
+    streamed: bool  # all requests as streams that take turns, some of which end early
+    requests: list[Request]
+
+
+def case(seed: int, number: int) -> Case:
+    """The case of that number."""
+    random = Random(f"outpace soak {seed} {number}")
+    accept = random.choice(("match", "match", "ratio", "block"))
+    drafter = random.choice(("draft_model", "draft_model", "draft_model", "lookup", "lookup", "own", "own", "none"))
+    context = random.choice((None, None, None, 24, 40))
+    streamed = random.random() < 0.4
+    requests = [_request(random, context, streamed) for _ in range(random.randint(1, 4))]
+    return Case(
+        accept=accept,
+        drafter=drafter,
+        gamma=random.choice((0, 1, 1, 2, 3, 4, 5, 8, 12)),
+        max_batch=random.randint(1, 4),
+        context=context,
+        draft_context=random.choice((None, None, 16, 32)),
+        streamed=streamed,
+        requests=requests,
+    )
+
+
+def _request(random: Random, context: int | None, streamed: bool) -> Request:
+    length = random.randint(1, 20) if random.random() < 0.9 else context or 1
+    if random.random() < 0.8:
+        text = _tiny("tiny", None).tokenizer.encode(random.choice(PROMPTS) * 5, add_special=False)
+        start = random.randrange(max(1, len(text) - length))
+        prompt = text[start : start + length]
+    else:
+        # Whole characters only: whether the end of half a character belongs to the answer is a matter of taste.
+        prompt = random.choices(_whole_tokens(), k=length)
+    params = SamplingParams(
+        temperature=random.choice((0.0, 0.0, 0.5, 1.0, 1.7)),
+        top_k=random.choice((0, 0, 0, 1, 3, 50)),
+        top_p=random.choice((1.0, 1.0, 0.9, 0.5)),
+        min_p=random.choice((0.0, 0.0, 0.05, 0.3)),
+        seed=random.randrange(2**64),
+        max_tokens=random.choice((0, 1, 2, 5, 12, 20, 20, *((None,) if context else ()))),
+        stop=random.sample(_STOPS, random.choice((0, 0, 1, 2))),
+        stop_token_ids=[random.randrange(1024) for _ in range(random.choice((0, 0, 20)))],
+        ignore_eos=random.random() < 0.5,
+    )
+    return Request(prompt, params, random.randint(0, 6) if streamed and random.random() < 0.5 else None)
+
+
+@functools.cache
+def _tiny(name: str, context: int | None) -> LoadedModel:
+    return load_model(resolve(name), weights="f32", context=context, threads=1)
+
+
+@functools.cache
+def _whole_tokens() -> list[int]:
+    tokenizer = _tiny("tiny", None).tokenizer
+    return [token for token in range(tokenizer.size) if "\ufffd" not in tokenizer.decode([token])]
+
+
+@functools.cache
+def _sampler() -> Sampler | None:
+    library = open_library()
+    return Sampler(library) if library else None
+
+
+@functools.cache
+def _oracle(context: int | None) -> Oracle:
+    return Oracle(_tiny("tiny", context), _sampler())
+
+
+def checks(options: Options) -> Iterator[Check]:
+    """Lines of 500 cases, and one for each of the first failures."""
+    total = options.soak_cases if options.soak_cases is not None else QUICK_CASES if options.quick else CASES
+    for start in range(0, total, _A_LINE):
+        numbers = range(start, min(start + _A_LINE, total))
+        failed, answers = [], 0
+        for number in numbers:
+            found = run_case(options.seed, number)
+            answers += len(case(options.seed, number).requests)
+            if found:
+                failed.append(number)
+                if len(failed) <= 3:
+                    yield failure(options.seed, number, found)
+        note = f"{answers} answers of {len(numbers)} random configurations are as the oracle has them"
+        if failed:
+            note = f"{len(failed)} of {len(numbers)} configurations failed"
+        name = f"cases {numbers.start} to {numbers.stop - 1}"
+        yield Check("soak", name, not failed, note, {"failed": failed, "answers": answers})
+
+
+def failure(seed: int, number: int, found: Sequence[str]) -> Check:
+    """A failing case: what is wrong, and the command that shows it again."""
+    command = f"outpace audit --soak-case {number} --seed {seed}"
+    values: dict[str, object] = {"command": command, "case": str(case(seed, number)), "found": list(found)}
+    return Check("soak", f"case {number}", False, f"{found[0]}; reproduce: {command}", values)
+
+
+def run_case(seed: int, number: int) -> list[str]:
+    """What is wrong with a case; nothing when all is well."""
+    one = case(seed, number)
+    target = _tiny("tiny", one.context)
+    draft = {"draft_model": "tiny-draft", "own": "tiny"}.get(one.drafter)
+    engine = load(
+        target,
+        _tiny(draft, one.draft_context) if draft else None,
+        drafter="draft_model" if draft else one.drafter,
+        accept=one.accept,
+        max_batch=one.max_batch,
+        options={"min_match": 1} if one.drafter == "lookup" else None,
+    )
+    wrong: list[str] = []
+    if one.streamed:
+        results = _streamed(engine, one, wrong)
+    else:
+        prompts, params = [r.prompt for r in one.requests], [r.params for r in one.requests]
+        answers = engine.generate(prompts, params, gamma=one.gamma)
+        assert isinstance(answers, list)
+        results = answers
+    for place, (request, result) in enumerate(zip(one.requests, results, strict=True)):
+        wrong += [f"request {place}: {fault}" for fault in _faults(one, request, result, _oracle(one.context))]
+    held = engine._loop.cache.slots + len(engine._running)
+    if held:
+        wrong.append(f"{held} slots or sessions are still held")
+    return wrong
+
+
+def _streamed(engine: Engine, one: Case, wrong: list[str]) -> list[Result]:
+    """All requests as streams, read in turns: each round of one lies between rounds of the others."""
+    streams = [engine.stream(request.prompt, request.params, gamma=one.gamma) for request in one.requests]
+    seen = [""] * len(streams)
+    events = [0] * len(streams)
+    active = list(range(len(streams)))
+    while active:
+        for i in list(active):
+            limit = one.requests[i].cancel_after
+            if limit is not None and events[i] >= limit:
+                streams[i].close()
+                active.remove(i)
+                continue
+            event = next(streams[i], None)
+            if event is None:
+                active.remove(i)
+                continue
+            seen[i] += event.text
+            events[i] += 1
+    results = [_result(stream) for stream in streams]
+    for i, (text, result) in enumerate(zip(seen, results, strict=True)):
+        whole = text == result.text if result.finish_reason != "cancelled" else result.text.startswith(text)
+        if not whole:
+            wrong.append(f"request {i}: the stream said {text!r}, the result {result.text!r}")
+    return results
+
+
+def _result(stream: Stream) -> Result:
+    assert stream.result is not None
+    return stream.result
+
+
+def _faults(one: Case, request: Request, result: Result, oracle: Oracle) -> list[str]:
+    params, prompt = request.params, request.prompt
+    faults = []
+    if params.temperature == 0 or params.top_k == 1 or one.accept == "match":
+        expected = oracle.answer(prompt, params)
+        if not _agrees(result, expected) and not _is_tie(one, request, result, expected):
+            faults.append(
+                f"{_said(result)}, the oracle {expected.text!r} {expected.token_ids} {expected.finish_reason}"
+            )
+    else:
+        faults += _law_abiding(request, result, oracle)
+    cancelled = result.finish_reason == "cancelled"
+    if cancelled and request.cancel_after is None:
+        faults.append("cancelled, and nobody had asked for it")
+    report = result.report
+    if report.warnings:
+        faults.append(report.warnings[0])
+    if report.emitted != len(result.token_ids) or not 0 <= report.accepted <= report.tested <= report.drafted:
+        faults.append(f"the report does not add up: {report}")
+    return faults
+
+
+def _said(result: Result) -> str:
+    return f"the engine says {result.text!r} {result.token_ids} {result.finish_reason}"
+
+
+def _agrees(result: Result, expected: Answer) -> bool:
+    if result.finish_reason == "cancelled":
+        whole = expected.token_ids[: len(result.token_ids)] == result.token_ids
+        return whole and len(result.token_ids) <= len(expected.token_ids)
+    return (result.text, result.token_ids, result.finish_reason) == (
+        expected.text,
+        expected.token_ids,
+        expected.finish_reason,
+    )
+
+
+def _is_tie(one: Case, request: Request, result: Result, expected: Answer) -> bool:
+    target = _tiny("tiny", one.context)
+    if target.runtime.capabilities().row_invariant:
+        return False
+    _, gap = first_difference(target, request.prompt, request.params, expected.token_ids, result.token_ids)
+    return gap is not None and gap < _TIE
+
+
+def _law_abiding(request: Request, result: Result, oracle: Oracle) -> list[str]:
+    """What holds for any draw: the support of every token, and the ends."""
+    prompt, params, tokens = request.prompt, request.params, result.token_ids
+    faults = []
+    for i, token in enumerate(tokens):
+        if not oracle.law([*prompt, *tokens[:i]], params).prob(token) > 0:
+            faults.append(f"token {i}, {token}, has no probability there")
+    if tokens and (early := oracle.ended(prompt, tokens[:-1], params)).finish_reason is not None:
+        faults.append(f"{_said(result)}, but it should have ended at {early.token_ids}")
+    ended = oracle.ended(prompt, tokens, params)
+    behind_a_stop = result.finish_reason == "stop" and params.stop and ended.finish_reason in (None, "length")
+    if behind_a_stop:  # the stop string itself lies in tokens that are not shown
+        if first_stop(result.text, params.stop) is not None or not ended.text.startswith(result.text):
+            faults.append(f"{_said(result)}, which holds a stop string")
+    elif result.finish_reason == "cancelled":
+        if ended.finish_reason is not None and not params.stop:
+            faults.append(f"{_said(result)}, but it had ended with {ended.finish_reason}")
+    elif not _agrees(result, ended):
+        faults.append(f"{_said(result)}, but these tokens end as {ended.text!r} {ended.finish_reason}")
+    return faults

@@ -1,0 +1,162 @@
+"""Prove that speculation changes nothing.
+
+Prints one line a check, then one JSON line; the exit status is 1 when any check fails. Without a model named, the
+tiny pair that ships with Outpace is audited; --quick needs no download and takes less than a minute. --engine audits
+another engine from outside, on the model named; `make peers` makes their environments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..audit.checks import Check, Options
+
+_SECTIONS = """exact: the output's law by enumerating every outcome of the coins; broken: faults that must be caught;
+equality: tokens and bits of the logits against plain decoding; statistical: the first tokens of many seeds against the
+exact law; soak: random configurations against a naive oracle, on the tiny pair"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--quick", action="store_true", help="a part of every grid, within a minute")
+    parser.add_argument("--only", action="append", metavar="SECTION", help=f"one section; repeatable. {_SECTIONS}")
+    parser.add_argument("--seed", type=int, default=0, help="of coins, and of the soak's random cases (0)")
+    parser.add_argument("--json", action="store_true", help="print the JSON line only")
+    parser.add_argument("--soak-cases", type=int, metavar="N", help="how many random configurations (2000; quick 30)")
+    parser.add_argument("--soak-case", type=int, metavar="N", help="run one random configuration, and describe it")
+    parser.add_argument("--engine", metavar="ENGINE", help="audit another engine: its plain and speculative answers")
+    models = parser.add_argument_group("models (equality and statistical)")
+    kinds = ("auto", "file", "q8", "q4", "bf16", "f32")
+    models.add_argument("--target", metavar="MODEL", help="catalogue name, GGUF file or directory (tiny)")
+    models.add_argument("--draft", metavar="MODEL", help="the draft model (the catalogue's for the target, if it has)")
+    models.add_argument("--weights", choices=kinds, default="auto", help="the target's weights")
+    models.add_argument("--draft-weights", choices=kinds, default="auto", help="the draft's weights")
+    models.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
+    models.add_argument("--threads", type=int, metavar="N", help="threads to compute with (all cores)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Audit and print. 0 when every check passed."""
+    from ..audit.run import run as run_audit
+
+    if args.engine is not None:
+        return _engine(args)
+    options = _options(args)
+    checks = []
+    for check in _one_case(args) if args.soak_case is not None else run_audit(options):
+        checks.append(check)
+        if not args.json:
+            print(check.line(), flush=True)
+    failed = [check for check in checks if not check.passed]
+    if not args.json:
+        seconds = sum(check.seconds for check in checks)
+        print(f"\n{len(checks) - len(failed)} of {len(checks)} checks passed in {seconds:.0f} s", file=sys.stderr)
+    print(json.dumps(_summary(options, checks)), flush=True)
+    return 1 if failed or not checks else 0
+
+
+def _options(args: argparse.Namespace) -> Options:
+    import torch
+
+    from ..audit.checks import SECTIONS, Options
+    from ..core.errors import ParameterError
+    from ..models import catalogue
+    from ..models.loading import load_draft, load_model
+    from ..models.pairing import check_pair
+
+    for name in ("soak_cases", "soak_case", "seed"):
+        if (getattr(args, name) or 0) < 0:
+            raise ParameterError(f"--{name.replace('_', '-')} must be at least 0, not {getattr(args, name)}")
+    for section in args.only or ():
+        if section not in SECTIONS:
+            raise ParameterError(f"--only must be one of {', '.join(SECTIONS)}, not {section!r}")
+    if args.threads is not None:
+        if args.threads < 1:
+            raise ParameterError(f"--threads must be at least 1, not {args.threads}")
+        torch.set_num_threads(args.threads)
+    if args.target is None:
+        if args.draft is not None:
+            raise ParameterError("--draft needs a --target to draft for")
+        if args.threads is None:
+            torch.set_num_threads(1)  # all that runs is tiny: a second thread costs more than it brings
+        target_name: str = "tiny"
+        draft_name: str | None = "tiny-draft"
+    else:
+        target_name, draft_name = args.target, args.draft
+        if draft_name is None:
+            draft_name = next((entry.draft for entry in catalogue.catalogue() if entry.name == target_name), None)
+    sections = tuple(args.only or SECTIONS)
+    target = draft = None
+    if {"equality", "statistical"} & set(sections) and args.soak_case is None:
+        threads = args.threads or (1 if args.target is None else None)
+        target = load_model(catalogue.resolve(target_name), weights=args.weights, backend=args.backend, threads=threads)
+        if draft_name is not None:
+            draft = load_draft(
+                catalogue.resolve(draft_name), weights=args.draft_weights, backend=args.backend, threads=threads
+            )
+            check_pair(target.tokenizer, draft.tokenizer, target.name, draft.name)
+    return Options(
+        target=target, draft=draft, quick=args.quick, sections=sections, seed=args.seed, soak_cases=args.soak_cases
+    )
+
+
+def _engine(args: argparse.Namespace) -> int:
+    """What can be seen of another engine from outside: its own table, then its JSON line."""
+    from ..audit import engines
+    from ..core.errors import ParameterError
+    from ..models.catalogue import resolve
+
+    if args.target is None:
+        raise ParameterError("--engine needs a --target, and takes a --draft")
+    outcomes = engines.run(
+        args.engine,
+        resolve(args.target),
+        resolve(args.draft) if args.draft else None,
+        draws=500 if args.quick else 2000,
+        threads=args.threads or 1,
+        weights=args.weights,
+    )
+    engines.print_table(outcomes)
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+def _one_case(args: argparse.Namespace) -> list[Check]:
+    from ..audit import soak
+    from ..audit.checks import Check
+
+    if not args.json:
+        print(soak.case(args.seed, args.soak_case))
+    found = soak.run_case(args.seed, args.soak_case)
+    if found:
+        return [soak.failure(args.seed, args.soak_case, found)]
+    return [Check("soak", f"case {args.soak_case}", True, "as the oracle has it")]
+
+
+def _summary(options: Options, checks: list[Check]) -> dict[str, object]:
+    import platform
+
+    import torch
+
+    from .. import __version__
+    from ..kernels.native import available
+
+    model = options.target and {"name": options.target.name, "weights": options.target.weights,
+                                "backend": options.target.backend}  # fmt: skip
+    return {
+        "outpace": __version__,
+        "passed": bool(checks) and all(check.passed for check in checks),
+        "quick": options.quick,
+        "seed": options.seed,
+        "target": model,
+        "draft": options.draft and options.draft.name,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "kernels": next(iter(available()), None),
+        "machine": platform.machine(),
+        "seconds": round(sum(check.seconds for check in checks), 1),
+        "checks": [check.as_dict() for check in checks],
+    }
