@@ -19,8 +19,9 @@ from torch import Tensor
 
 from outpace.core.errors import ModelError, ParameterError
 from outpace.core.types import Chunk
+from outpace.kernels.native import available
 from outpace.models import loading
-from outpace.models.loading import LoadedModel, load_model
+from outpace.models.loading import LoadedModel, load_draft, load_model
 
 TOKENIZER = byte_level_tokenizer()
 PROMPTS = [[0, 5, 9, 200, 31], [17], [300, 300, 4, 4, 4, 4, 319, 2]]
@@ -31,15 +32,20 @@ def logits_of(model: LoadedModel, tokens: list[int]) -> Tensor:
     return model.runtime.forward([Chunk(cache.open(16), tokens)], cache).logits[0]
 
 
+BACKENDS = ["torch", *(["native"] if available() else [])]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_directory_and_gguf_give_the_same_logits(family: str, tied: bool, tmp_path: Path) -> None:
+def test_directory_and_gguf_give_the_same_logits(family: str, tied: bool, backend: str, tmp_path: Path) -> None:
     """Rotary order and names of both formats lead to one model, equal to transformers (bug B40)."""
     transformers = pytest.importorskip("transformers")
     config = tiny_config(family, TOKENIZER, tied=tied)
     weights = tiny_weights(config)
-    folder = load_model(write_directory(tmp_path / "folder", config, weights, TOKENIZER, shards=3), weights="f32")
-    single = load_model(write_gguf(tmp_path / "file.gguf", config, weights, TOKENIZER), weights="f32")
+    exactly = {"weights": "f32", "backend": backend}
+    folder = load_model(write_directory(tmp_path / "folder", config, weights, TOKENIZER, shards=3), **exactly)
+    single = load_model(write_gguf(tmp_path / "file.gguf", config, weights, TOKENIZER), **exactly)
     write_directory(tmp_path / "reference", config, weights, TOKENIZER)
     reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "reference", dtype=torch.float32).eval()
     for tokens in PROMPTS:
@@ -53,21 +59,58 @@ def test_directory_and_gguf_give_the_same_logits(family: str, tied: bool, tmp_pa
     assert (folder.name, single.name) == ("folder", "file")
     assert folder.end_tokens == single.end_tokens == {1}
     assert folder.chat_template == single.chat_template and folder.chat_template
-    assert folder.nbytes == single.nbytes == sum(values.nbytes for values in weights.values())
+    stored = sum(values.nbytes for values in weights.values())
+    assert folder.nbytes == single.nbytes
+    if backend == "torch":
+        assert folder.nbytes == stored
+    else:  # the embedding stays in the file, the head is packed without rows of padding
+        assert 0 < folder.nbytes <= 1.1 * stored
+    assert (folder.backend, folder.weights) == (backend, "f32")
 
 
-def test_dtypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_of_the_torch_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config("llama", TOKENIZER)
     path = write_gguf(tmp_path / "m.gguf", config, tiny_weights(config), TOKENIZER)
-    exact, rounded = load_model(path), load_model(path, weights="bf16")
-    assert exact.runtime.capabilities().dtype == torch.float32
-    assert rounded.runtime.capabilities().dtype == torch.bfloat16
+    exact, rounded = load_model(path, backend="torch"), load_model(path, weights="bf16", backend="torch")
+    assert (exact.weights, exact.runtime.capabilities().dtype) == ("f32", torch.float32)
+    assert (rounded.weights, rounded.runtime.capabilities().dtype) == ("bf16", torch.bfloat16)
     assert rounded.nbytes < 0.6 * exact.nbytes
     torch.testing.assert_close(logits_of(exact, PROMPTS[0]), logits_of(rounded, PROMPTS[0]), atol=0.1, rtol=0.1)
     monkeypatch.setattr(loading, "BIG", 1000)
-    assert load_model(path).runtime.capabilities().dtype == torch.bfloat16
+    assert load_model(path, backend="torch").weights == "bf16"
     with pytest.raises(ParameterError, match="float8"):
         load_model(path, weights="float8")
+    for weights in ("file", "q8", "q4"):
+        with pytest.raises(ParameterError, match="native kernels"):
+            load_model(path, weights=weights, backend="torch")
+
+
+@pytest.mark.skipif(not available(), reason="the C kernels are not built")
+def test_weights_of_the_native_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config("llama", TOKENIZER)
+    file = write_gguf(tmp_path / "m.gguf", config, tiny_weights(config), TOKENIZER)
+    folder = write_directory(tmp_path / "folder", config, tiny_weights(config), TOKENIZER)
+    assert (load_model(file).weights, load_model(folder).weights) == ("file", "f32")
+    sizes = [load_model(file, weights=weights).nbytes for weights in ("f32", "bf16", "q8", "q4")]
+    assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 0.3 * sizes[0]
+    monkeypatch.setattr(loading, "BIG", 1000)
+    assert load_model(folder).weights == "bf16"
+    assert load_draft(file).weights == "q4" and load_draft(file, weights="f32").weights == "f32"
+
+
+@pytest.mark.skipif(not available(), reason="the C kernels are not built")
+def test_a_draft_head_keeps_the_first_ids_and_the_special_ones(tmp_path: Path) -> None:
+    config = tiny_config("llama", TOKENIZER)
+    path = write_gguf(tmp_path / "m.gguf", config, tiny_weights(config), TOKENIZER)
+    whole, pruned = load_draft(path, weights="f32"), load_draft(path, weights="f32", head=100)
+    kept = sorted({*range(100), *whole.tokenizer.special_ids, *whole.end_tokens})
+    all_logits, some = logits_of(whole, PROMPTS[0]), logits_of(pruned, PROMPTS[0])
+    assert torch.equal(some[:, kept], all_logits[:, kept])
+    others = [i for i in range(whole.tokenizer.size) if i not in kept]
+    assert others and bool((some[:, others] == -torch.inf).all())
+    for head in (-5, 1.5, True):
+        with pytest.raises(ParameterError, match="draft_head"):
+            load_draft(path, head=head)  # type: ignore[arg-type]
 
 
 def test_context_can_be_lowered_only(tmp_path: Path) -> None:
