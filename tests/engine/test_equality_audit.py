@@ -29,7 +29,8 @@ def test_smollm2_in_float32(
 ) -> None:
     path = cached_model("smollm2-135m")
     draft = path if drafter == "draft_model" else None
-    draft_weights = "q4" if backend == "native" else "bf16"  # the model itself, rounded: a draft that is often right
+    rounded = "q4" if backend == "native" else "bf16"
+    draft_weights = rounded if draft else "auto"  # the model itself, rounded: a draft that is often right
     params = [SamplingParams(temperature=temperature, seed=seed, max_tokens=24) for seed in range(len(PROMPTS))]
     expected = None
     for batch in (1, 3):
