@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Without AVX-512, torch multiplies bfloat16 matrices row by row: 5 rows cost 6 times one row, 44 rows 30 times. Widening
-# a tile that stays in cache and multiplying in float32 costs 4 and 8 times one row (docs/log.md): better, not good.
+# Without AVX-512, torch multiplies bfloat16 matrices row by row: 5 rows cost 6 times one row, 44 rows 30 times.
+# Widening a tile that stays in cache, to multiply in float32, costs 4 and 8 times (docs/log.md): better, not good.
 _WIDE_PRODUCTS = not torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 _DIRECT_ROWS = 2  # up to here the direct product is still the faster one
 _TILE_VALUES = 1 << 18  # 1 MiB as float32
