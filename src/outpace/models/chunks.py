@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..core.cache import KVCache
 from ..core.errors import CacheError, ContextError, ParameterError
@@ -18,6 +18,13 @@ def check_chunks(chunks: Sequence[Chunk], cache: KVCache, vocab_size: int, conte
     if len({chunk.slot for chunk in chunks}) != len(chunks):
         raise CacheError("a slot appears twice in one pass")
     return [_depths(chunk, cache, vocab_size, context) for chunk in chunks]
+
+
+def check_features(want: Sequence[str], known: Collection[str]) -> None:
+    """Raise ParameterError for a feature that the runtime does not have."""
+    unknown = [name for name in want if name not in known]
+    if unknown:
+        raise ParameterError(f"feature {unknown[0]!r} is unknown; this model has hidden and layer.0 to layer.N")
 
 
 def _depths(chunk: Chunk, cache: KVCache, vocab_size: int, context: int) -> list[int]:

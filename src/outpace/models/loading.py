@@ -71,11 +71,30 @@ def load_model(
     Raises ModelError naming file and tensor, ParameterError for an impossible argument. Shows progress on
     stderr while reading a big model, when that is a terminal.
     """
+    return _load(_open(path, weights, backend), weights, backend, threads, context, head_rows)
+
+
+def _open(path: str | Path, weights: str, backend: str) -> Checkpoint:
+    """The files at ``path``, once the arguments are known to make sense."""
     _one_of("weights", weights, WEIGHTS)
     _one_of("backend", backend, BACKENDS)
-    checkpoint = open_checkpoint(path)
+    return open_checkpoint(path)
+
+
+def _parameters(checkpoint: Checkpoint) -> int:
+    return sum(math.prod(tensor.shape) for tensor in checkpoint.tensors.values())
+
+
+def _load(
+    checkpoint: Checkpoint,
+    weights: str,
+    backend: str,
+    threads: int | None,
+    context: int | None,
+    head_rows: Tensor | None,
+) -> LoadedModel:
     config = checked_config(checkpoint, context)
-    parameters = sum(math.prod(tensor.shape) for tensor in checkpoint.tensors.values())
+    parameters = _parameters(checkpoint)
     native = backend != "torch" and open_library() is not None
     if backend == "native" and not native:
         raise ParameterError(missing_notice())
@@ -126,10 +145,10 @@ def load_draft(
     kept = None
     if head is not None and (isinstance(head, bool) or not isinstance(head, int) or head < 0):
         raise ParameterError(f"draft_head must be a number of token ids, or 0 for all, not {head!r}")
+    checkpoint = _open(path, weights, backend)
     if native:
-        checkpoint = open_checkpoint(path)
         size, special = checkpoint.tokenizer.size, checkpoint.tokenizer.special_ids | checkpoint.end_tokens
-        if weights == "auto" and sum(math.prod(tensor.shape) for tensor in checkpoint.tensors.values()) >= BIG:
+        if weights == "auto" and _parameters(checkpoint) >= BIG:
             weights = "q4"
         if head is None:
             head = HEAD_IDS if size >= 2 * HEAD_IDS else 0
@@ -137,7 +156,7 @@ def load_draft(
             kept = torch.tensor(sorted({*range(head), *special}))
     elif head:
         raise ParameterError("a pruned draft head needs the native kernels")
-    return load_model(path, weights=weights, backend=backend, threads=threads, head_rows=kept)
+    return _load(checkpoint, weights, backend, threads, None, kept)
 
 
 def _torch_decoder(checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, parameters: int) -> Decoder:

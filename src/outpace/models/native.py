@@ -19,7 +19,7 @@ from ..kernels.linear import KINDS, PackedMatrix, dequantize, pack, pack_float
 from ..kernels.native import Library, missing_notice, open_library
 from ..kernels.passes import DecoderPass, DecoderWeights, LayerWeights, SlotRows, rotary_tables
 from .checkpoint import Checkpoint
-from .chunks import check_chunks
+from .chunks import check_chunks, check_features
 from .config import DecoderConfig
 from .decoder import check_tensors
 from .tensors import StoredTensor
@@ -96,9 +96,7 @@ class NativeRuntime:
         block N. Everything is checked before anything is written: ParameterError for a token id, parent or
         feature that does not exist, ContextError beyond the model's context, CacheError without room.
         """
-        unknown = [name for name in want if name not in self._features]
-        if unknown:
-            raise ParameterError(f"feature {unknown[0]!r} is unknown; this model has hidden and layer.0 to layer.N")
+        check_features(want, self._features)
         if cache.dtype != self.kv_dtype:
             raise CacheError(f"this runtime keeps keys and values in {self.kv_dtype}, the cache in {cache.dtype}")
         check_chunks(chunks, cache, self.vocab_size, self.context)

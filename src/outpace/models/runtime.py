@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ..core.cache import KVCache
-from ..core.errors import ParameterError
 from ..core.types import Capabilities, Chunk, Forward
-from .chunks import check_chunks
+from .chunks import check_chunks, check_features
 from .decoder import Decoder, Span
 
 
@@ -40,9 +39,7 @@ class TorchRuntime:
         block N. Everything is checked before anything is written: ParameterError for a token id, parent or
         feature that does not exist, ContextError beyond the model's context, CacheError without room.
         """
-        unknown = [name for name in want if name not in self._features]
-        if unknown:
-            raise ParameterError(f"feature {unknown[0]!r} is unknown; this model has hidden and layer.0 to layer.N")
+        check_features(want, self._features)
         depths = check_chunks(chunks, cache, self.vocab_size, self.context)
         if not chunks:
             return Forward([], {name: [] for name in want})
