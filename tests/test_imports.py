@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine.build": PARTS,
     "serve": {"core", "engine"},
     "audit": PARTS | {"engine"},
-    "bench": PARTS | {"engine"},
+    "bench": PARTS | {"engine", "audit"},  # the audit drives other engines, and so does the bench
     "commands": PARTS | {"engine", "train", "serve", "audit", "bench"},
     "cli": {"core", "commands"},
     "demo": {"core", "models", "engine", "bench", "commands"},

@@ -11,13 +11,14 @@ from .core.report import Report
 if TYPE_CHECKING:
     from .core.types import SamplingParams
     from .engine.build import load
-    from .engine.engine import Engine, Event, Result, Stream
+    from .engine.engine import Engine
+    from .engine.stream import Event, Result, Stream
 
 __version__ = "0.1.0"
 __all__ = ["Engine", "Event", "OutpaceError", "Report", "Result", "SamplingParams", "Stream", "load"]
 
 # Torch and the tokenizers take seconds to import; whoever only asks for the version need not wait.
-_LATE = dict.fromkeys(("Engine", "Event", "Result", "Stream"), ".engine.engine")
+_LATE = dict.fromkeys(("Event", "Result", "Stream"), ".engine.stream") | {"Engine": ".engine.engine"}
 _LATE |= {"load": ".engine.build", "SamplingParams": ".core.types"}
 
 

@@ -1,14 +1,19 @@
 """One battery for every module of drafters/."""
 
 import dataclasses
+import string
+from types import SimpleNamespace
 
 import pytest
-from tests.helpers.toys import MATCH, RATIO, SAMPLED, commit_until, finish, plain, remembered, session
+import torch
+from tests.helpers.heads import toy_folder
+from tests.helpers.toys import MATCH, RATIO, SAMPLED, admit, commit_until, distance, finish, plain, remembered, session
+from tests.helpers.vocabularies import letters
 
 from outpace import drafters
-from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
+from outpace.audit.toy import LogitsOf, ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import ParameterError
-from outpace.core.protocols import Parts, Rule
+from outpace.core.protocols import Parts
 from outpace.core.types import Forward, Proposal, SamplingParams, Verdict
 from outpace.engine.loop import Loop
 from outpace.sampling.coins import KeyedCoins
@@ -19,17 +24,27 @@ DRAFT = remembered(mixed_logits(TARGET, hashed_logits(V, 42, order=2), 0.7))
 every = pytest.mark.parametrize("name", drafters.names())
 
 
-def build(name: str, rule: Rule = MATCH):
+def build(name: str, vocab_size: int = V, draft: LogitsOf = DRAFT):
+    """The drafter as it is by default, over toys."""
     module = drafters.module(name)
-    parts = Parts(rule, V, ToyRuntime(DRAFT, V) if module.NEEDS_DRAFT else None)
-    return module.create(module.Config(), parts), parts
+    tokenizer = SimpleNamespace(tokenizer=letters(*string.ascii_lowercase[:vocab_size]))
+    parts = Parts(
+        vocab_size,
+        draft=ToyRuntime(draft, vocab_size) if module.NEEDS_DRAFT else None,
+        target_model=None if getattr(module, "SAME_VOCABULARY", True) else tokenizer,
+        draft_model=None if getattr(module, "SAME_VOCABULARY", True) else tokenizer,
+    )
+    heads = toy_folder(name, vocab_size)
+    return module.create(module.Config(heads=str(heads)) if heads else module.Config(), parts)
 
 
-def held(drafter, parts: Parts) -> int:
-    """Sessions that the drafter still knows, in any container of its own."""
-    own = [value for value in getattr(drafter, "__dict__", {}).values() if isinstance(value, (dict, set, list))]
-    slots = [value.slots for value in getattr(drafter, "__dict__", {}).values() if hasattr(value, "slots")]
-    return sum(map(len, own)) + sum(slots)
+def held(drafter) -> int:
+    """Sessions and slots that the drafter still knows, in any container of its own or of its members."""
+    values = list(vars(drafter).values())
+    values += [item for value in values if isinstance(value, (list, tuple)) for item in value]
+    count = sum(len(value) for value in values if isinstance(value, (dict, set, list)))
+    count += sum(value.slots for value in values if hasattr(value, "slots"))
+    return count + sum(held(value) for value in values if hasattr(value, "propose"))
 
 
 def test_there_are_some_and_unknown_ones_are_refused():
@@ -54,9 +69,10 @@ def test_config_is_a_frozen_dataclass_with_a_gamma(name):
 @every
 @pytest.mark.parametrize("rule", [MATCH, RATIO], ids=["match", "ratio"])
 def test_proposals_are_well_formed_and_within_budget(name, rule):
-    drafter, _ = build(name, rule)
+    drafter = build(name)
     batch = [
-        session(i, count=30, gamma=9, params=SAMPLED, coins=KeyedCoins(i), prompt=[0, 1, 2] * (2 + i)) for i in range(4)
+        session(i, count=30, gamma=9, params=SAMPLED, coins=KeyedCoins(i), prompt=[0, 1, 2] * (2 + i), rule=rule)
+        for i in range(4)
     ]
     for one in batch:
         drafter.begin(one)
@@ -70,7 +86,8 @@ def test_proposals_are_well_formed_and_within_budget(name, rule):
                 assert len(proposal) == 0
         for one in batch:
             one.tokens.append(one.id)
-        drafter.observe(batch, [Verdict([], one.id, "correction") for one in batch], [Forward([])] * 4)
+        seen = Forward([], {name: [torch.zeros(10, V)] for name in drafter.needs})
+        drafter.observe(batch, [Verdict([], one.id, "correction") for one in batch], [seen] * 4)
     assert drafter.propose([], []) == []
 
 
@@ -79,8 +96,8 @@ def test_proposing_twice_gives_the_same(name):
     """Between rounds a drafter has no coins of its own."""
     answers = []
     for _ in range(2):
-        drafter, _ = build(name)
-        one = session(count=30, gamma=4, params=SAMPLED, prompt=[0, 1, 2, 0, 1, 2])
+        drafter = build(name)
+        one = session(count=30, gamma=4, params=SAMPLED, prompt=[0, 1, 2, 0, 1, 2], rule=MATCH)
         drafter.begin(one)
         answers.append(list(drafter.propose([one], [4])[0].tokens))
     assert answers[0] == answers[1]
@@ -90,8 +107,8 @@ def test_proposing_twice_gives_the_same(name):
 @pytest.mark.parametrize("params", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
 def test_output_under_match_is_plain_and_nothing_is_left(name, params):
     """Sessions of different length and gamma join, leave and are cancelled in the middle of a batch."""
-    drafter, parts = build(name)
-    empty = held(drafter, parts)
+    drafter = build(name)
+    empty = held(drafter)
     loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until())
     first = [
         session(
@@ -100,27 +117,38 @@ def test_output_under_match_is_plain_and_nothing_is_left(name, params):
         for i in range(3)
     ]
     gone = session(9, count=50, gamma=5, params=params)
-    loop.admit([gone, *first])
+    admit(loop, [gone, *first])
     loop.round([gone, *first])
     loop.release(gone)
     late = session(10, count=15, gamma=3, params=params, coins=KeyedCoins(10))
-    loop.admit([late])
+    admit(loop, [late])
     everyone = [*first, late]
     finish(loop, everyone)
     for one in everyone:
         prompt = one.tokens[: one.prompt_length]
         assert one.generated == plain(TARGET, KeyedCoins(one.coins.seed), params, prompt, one.limit - len(prompt))
         assert not one.report.warnings
-    assert held(drafter, parts) == empty
+    assert held(drafter) == empty
     assert loop.cache.slots == 0
 
 
 @every
 def test_end_without_begin_and_twice_is_harmless(name):
-    drafter, parts = build(name)
+    drafter = build(name)
+    empty = held(drafter)
     one = session(count=5, gamma=2)
     drafter.end(one)
     drafter.begin(one)
     drafter.end(one)
     drafter.end(one)
-    assert held(drafter, parts) == 0
+    assert held(drafter) == empty
+
+
+@every
+@pytest.mark.parametrize("gamma", [1, 3])
+def test_the_law_under_ratio_is_the_targets(name, gamma):
+    """Every outcome of the coins, by whatever chain or tree the drafter makes of them."""
+    target = remembered(hashed_logits(3, 43, sharpness=1.0, order=2))
+    draft = remembered(mixed_logits(target, hashed_logits(3, 44, order=2), 0.5))
+    found = distance(target, 3, lambda rule: build(name, 3, draft), RATIO, gamma=gamma, count=2, spare=2)
+    assert found < 1e-9

@@ -91,7 +91,7 @@ def test_the_draft_is_drawn_from_its_law(name):
 def test_draft_equal_to_the_target_is_accepted_whole(name, params):
     rule = verify.rule(name)
     one = session(count=30, gamma=4, params=params)
-    decode(TARGET, V, DraftModel(ToyRuntime(TARGET, V), rule), rule, one)
+    decode(TARGET, V, DraftModel(ToyRuntime(TARGET, V)), rule, one)
     assert one.report.alpha == 1.0
     assert one.report.target_passes == 6
 
@@ -102,7 +102,7 @@ def test_greedy_output_is_plain_whatever_is_drafted(name):
     expected = plain(TARGET, KeyedCoins(0), GREEDY, (0, 1), 30)
     widths = [2, 2] if rule.TREES else [1, 1, 1]
     drafters = [
-        DraftModel(ToyRuntime(DRAFT, V), rule),
+        DraftModel(ToyRuntime(DRAFT, V)),
         Scripted(top_tree(DRAFT, widths)),
         Scripted(sampled_tree(DRAFT, rule, widths, replacement=True)),
     ]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.helpers.toys import MATCH, RATIO, SAMPLED, check_cache, commit_until, plain, remembered, session
+from tests.helpers.toys import MATCH, RATIO, SAMPLED, admit, check_cache, commit_until, plain, remembered, session
 
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError
@@ -21,7 +21,7 @@ DRAFT = remembered(mixed_logits(TARGET, hashed_logits(V, 32), 0.6))
 def test_drafts_come_from_the_right_prefix_after_any_round(gammas):
     """After full acceptance, refusals, and many rounds without drafting: draft with its law, at the right place."""
     one = session(count=40, gamma=3, params=SAMPLED, coins=KeyedCoins(4))
-    drafter = DraftModel(ToyRuntime(DRAFT, V), RATIO)
+    drafter = DraftModel(ToyRuntime(DRAFT, V))
     loop = Loop(ToyRuntime(TARGET, V), drafter, RATIO, commit_until())
     propose, checked, lengths = drafter.propose, [], set()
 
@@ -36,7 +36,7 @@ def test_drafts_come_from_the_right_prefix_after_any_round(gammas):
         return proposals
 
     drafter.propose = watched
-    loop.admit([one])
+    admit(loop, [one])
     turn = 0
     while one.finish is None:
         one.gamma = gammas[turn % len(gammas)]
@@ -50,8 +50,8 @@ def test_drafts_come_from_the_right_prefix_after_any_round(gammas):
 
 
 def test_draws_with_the_noise_of_match_and_keeps_no_laws_there():
-    one = session(count=9, gamma=4, params=SAMPLED, coins=KeyedCoins(4))
-    drafter = DraftModel(ToyRuntime(TARGET, V), MATCH)
+    one = session(count=9, gamma=4, params=SAMPLED, coins=KeyedCoins(4), rule=MATCH)
+    drafter = DraftModel(ToyRuntime(TARGET, V))
     drafter.begin(one)
     proposal = drafter.propose([one], [4])[0]
     assert proposal.tokens == plain(TARGET, KeyedCoins(4), SAMPLED, one.tokens, 4)
@@ -60,16 +60,16 @@ def test_draws_with_the_noise_of_match_and_keeps_no_laws_there():
 
 def test_prompts_longer_than_a_prefill_pass():
     prompt = [i * 7 % V for i in range(700)]
-    one = session(count=9, gamma=3, prompt=prompt)
-    drafter = DraftModel(ToyRuntime(TARGET, V), MATCH)
+    one = session(count=9, gamma=3, prompt=prompt, rule=MATCH)
+    drafter = DraftModel(ToyRuntime(TARGET, V))
     drafter.begin(one)
     assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedCoins(0), one.params, prompt, 3)
 
 
 def test_a_pass_serves_all_sessions_of_a_step():
     runtime = ToyRuntime(DRAFT, V)
-    drafter = DraftModel(runtime, MATCH)
-    batch = [session(i, count=20, gamma=4) for i in range(4)]
+    drafter = DraftModel(runtime)
+    batch = [session(i, count=20, gamma=4, rule=MATCH) for i in range(4)]
     for one in batch:
         drafter.begin(one)
     before = runtime.forwards
@@ -80,4 +80,4 @@ def test_a_pass_serves_all_sessions_of_a_step():
 
 def test_without_a_draft_model_it_says_what_to_do():
     with pytest.raises(DrafterError, match="--draft"):
-        create(Config(), Parts(MATCH, V))
+        create(Config(), Parts(V))

@@ -12,6 +12,7 @@ from tests.helpers.toys import (
     RATIO,
     SAMPLED,
     Scripted,
+    admit,
     commit_until,
     decode,
     finish,
@@ -48,7 +49,7 @@ def test_refusal_at_each_offset_adds_one_token_more(rule, gamma):
     for right in range(gamma + 1):
         one = session(count=40, gamma=gamma)
         loop = Loop(ToyRuntime(TARGET, V), Scripted(right_first(TARGET, V, right)), rule, commit_until())
-        loop.admit([one])
+        admit(loop, [one])
         for turn in range(1, 5):
             loop.round([one])
             assert one.generated == said(turn * (right + 1))
@@ -74,7 +75,7 @@ def test_corrupting_every_third_draft_changes_counts_only():
 def test_target_as_its_own_draft_accepts_everything(rule, params):
     """B06."""
     for count in range(1, 21):
-        drafter = DraftModel(ToyRuntime(TARGET, V), rule)
+        drafter = DraftModel(ToyRuntime(TARGET, V))
         one = session(count=count, gamma=4, params=params, prompt=(3, 1))
         tokens = decode(TARGET, V, drafter, rule, one)
         assert len(tokens) == count
@@ -138,10 +139,10 @@ def test_every_prompt_length_up_to_the_context(length):
     target = remembered(hashed_logits(V, 21, order=3))
     draft = ToyRuntime(target if length % 2 else hashed_logits(V, 22, order=3), V, context=64)
     one = session(count=limit - length, gamma=5, prompt=prompt)
-    loop = Loop(ToyRuntime(target, V, context=64), DraftModel(draft, MATCH), MATCH, commit_until(), prefill_rows=7)
+    loop = Loop(ToyRuntime(target, V, context=64), DraftModel(draft), MATCH, commit_until(), prefill_rows=7)
     if length == 64:
         return  # nothing may be generated: the engine ends such a session before it is admitted
-    loop.admit([one])
+    admit(loop, [one])
     finish(loop, [one])
     assert one.generated == plain(target, one.coins, GREEDY, prompt, limit - length)
     assert not one.report.warnings
@@ -149,7 +150,7 @@ def test_every_prompt_length_up_to_the_context(length):
 
 def test_draft_with_a_shorter_context_drafts_less():
     one = session(count=30, gamma=4)
-    drafter = DraftModel(ToyRuntime(TARGET, V, context=12), MATCH)
+    drafter = DraftModel(ToyRuntime(TARGET, V, context=12))
     assert decode(TARGET, V, drafter, MATCH, one) == tuple(said(30))
     assert not one.report.warnings
     assert 0 < one.report.drafted < 12
@@ -197,7 +198,7 @@ def test_one_bad_proposal_leaves_the_other_sessions_drafts_alone():
     drafter = Scripted(lambda one, budget: good(one, budget) if one.id else Proposal.chain([99]))
     loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until())
     both = [session(i, count=12, gamma=3) for i in range(2)]
-    loop.admit(both)
+    admit(loop, both)
     finish(loop, both)
     assert [one.generated for one in both] == [said(12)] * 2
     assert [len(one.report.warnings) for one in both] == [1, 0]
@@ -213,7 +214,7 @@ def test_drafter_that_raises_elsewhere(name):
     setattr(drafter, name, broken)
     one = session(count=10, gamma=3)
     loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until())
-    loop.admit([one])
+    admit(loop, [one])
     finish(loop, [one])
     assert one.generated == said(10)
     assert len(one.report.warnings) == 1
@@ -232,7 +233,7 @@ def test_draft_model_that_fails_in_the_middle_of_a_round_recovers():
             return answer
 
     one = session(count=24, gamma=4)
-    assert decode(TARGET, V, DraftModel(Failing(TARGET, V), MATCH), MATCH, one) == tuple(said(24))
+    assert decode(TARGET, V, DraftModel(Failing(TARGET, V)), MATCH, one) == tuple(said(24))
     assert len(one.report.warnings) == 1
     assert one.report.accepted == one.report.tested == one.report.drafted > 0
 
@@ -273,7 +274,7 @@ def test_sessions_join_and_leave_with_ragged_acceptance(size, params):
     loop = Loop(ToyRuntime(TARGET, V), scripted, MATCH, commit_until(), prefill_rows=3)
     while queue or active:
         joining = [queue.pop(0) for _ in range(min(size - len(active), len(queue)))]
-        loop.admit(joining)
+        admit(loop, joining)
         active = [*joining, *active][::-1]  # the places change all the time
         loop.round(active)
         for one in active:
@@ -291,9 +292,9 @@ def test_sessions_join_and_leave_with_ragged_acceptance(size, params):
 
 def test_draft_passes_are_shared_by_the_batch():
     draft = ToyRuntime(DRAFT, V)
-    loop = Loop(ToyRuntime(TARGET, V), DraftModel(draft, MATCH), MATCH, commit_until())
+    loop = Loop(ToyRuntime(TARGET, V), DraftModel(draft), MATCH, commit_until())
     batch = [session(i, count=30, gamma=4, coins=KeyedCoins(i)) for i in range(5)]
-    loop.admit(batch)
+    admit(loop, batch)
     before = draft.forwards
     loop.round(batch)
     assert draft.forwards - before == 4
@@ -310,7 +311,7 @@ def test_released_in_the_middle_frees_everything():
     drafter = Scripted(right_first(TARGET, V, 1))
     loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until())
     one, other = session(1, count=20, gamma=3), session(2, count=20, gamma=3)
-    loop.admit([one, other])
+    admit(loop, [one, other])
     loop.round([one, other])
     loop.release(one)
     loop.release(one)  # twice is harmless
@@ -331,7 +332,7 @@ def test_long_prompts_are_read_in_pieces():
     prompts = [[i % V for i in range(23)], [1], [i * 5 % V for i in range(17)]]
     batch = [session(i, count=3, gamma=0, prompt=prompt) for i, prompt in enumerate(prompts)]
     loop = Loop(Counting(TARGET, V), Scripted(raising), MATCH, commit_until(), prefill_rows=10)
-    loop.admit(batch)
+    admit(loop, batch)
     assert passes == [10, 10, 10, 8]
     finish(loop, batch)
     assert [one.generated for one in batch] == [said(3, prompt) for prompt in prompts]
@@ -343,7 +344,7 @@ def test_lookup_meets_the_limit_on_repetitive_prompts(length):
     target = remembered(hashed_logits(V, 3, order=1))
     loop = Loop(ToyRuntime(target, V), Lookup(Config(gamma=256, min_match=1)), MATCH, commit_until())
     batch = [session(i, count=40 + i, gamma=256, prompt=[0, 1, 2][:length] * 20) for i in range(8)]
-    loop.admit(batch)
+    admit(loop, batch)
     finish(loop, batch)
     for one in batch:
         assert one.generated == plain(target, one.coins, GREEDY, one.tokens[: one.prompt_length], 40 + one.id)

@@ -98,6 +98,7 @@ def test_forgotten_streams_are_closed_when_collected(read):
         next(stream)
     del stream
     gc.collect()
+    assert not engine.step()  # what it held goes before the next round
     assert open_slots(engine) == 0
 
 
@@ -134,7 +135,7 @@ def test_what_interrupts_a_stream_frees_it(error, after, monkeypatch):
     with pytest.raises(type(error)):
         events.extend(stream)  # keeps what came before the error
     shown = "".join(event.text for event in events)
-    assert stream.result.finish_reason == "cancelled"
+    assert stream.result.finish_reason == "error"
     assert stream.result.text.startswith(shown) and whole.text.startswith(stream.result.text)
     assert open_slots(engine) == 0
 

@@ -1,7 +1,18 @@
 """The audit's drivers of the production loop on toys and its scripted drafters, under the names that tests use."""
 
 from outpace import verify
-from outpace.audit.drive import PROMPT, check_cache, commit_until, decode, distance, finish, plain, remembered, session
+from outpace.audit.drive import (
+    PROMPT,
+    admit,
+    check_cache,
+    commit_until,
+    decode,
+    distance,
+    finish,
+    plain,
+    remembered,
+    session,
+)
 from outpace.audit.shapes import Scripted, mixture, right_first, sampled_tree, top_tree, without
 from outpace.core.types import SamplingParams
 
@@ -16,6 +27,7 @@ __all__ = [
     "RATIO",
     "SAMPLED",
     "Scripted",
+    "admit",
     "check_cache",
     "commit_until",
     "decode",

@@ -40,7 +40,7 @@ def pair(name, vocab_size=3):
 @pytest.mark.parametrize("gamma", [1, 2, 3])
 def test_law_over_several_rounds(name, gamma):
     target, draft = pair(name)
-    make = lambda rule: DraftModel(ToyRuntime(draft, 3), rule)  # noqa: E731
+    make = lambda rule: DraftModel(ToyRuntime(draft, 3))  # noqa: E731
     assert distance(target, 3, make, BLOCK, gamma=gamma, count=3) < SAME
 
 
@@ -49,7 +49,7 @@ def test_law_over_several_rounds(name, gamma):
 )
 def test_law_through_the_pipeline_under_chains_of_three(params):
     target, draft = remembered(hashed_logits(2, 5)), remembered(hashed_logits(2, 6))
-    make = lambda rule: DraftModel(ToyRuntime(draft, 2), rule)  # noqa: E731
+    make = lambda rule: DraftModel(ToyRuntime(draft, 2))  # noqa: E731
     assert distance(target, 2, make, BLOCK, gamma=3, count=4, params=params) < SAME
 
 
@@ -131,7 +131,7 @@ def test_rows_behind_an_impossible_draft_are_not_asked_for():
 
 def test_forgetting_the_weight_is_caught():
     target, draft = pair("near")
-    make = lambda rule: DraftModel(ToyRuntime(draft, 3), rule)  # noqa: E731
+    make = lambda rule: DraftModel(ToyRuntime(draft, 3))  # noqa: E731
     wrong = broken.altered(block, residual=lambda target, draft, weight: block.residual(target, draft, 1.0))
     assert distance(target, 3, make, wrong, gamma=2, count=2, spare=1) > BENT
     assert distance(target, 3, make, broken.altered(block), gamma=2, count=2, spare=1) < SAME
@@ -147,5 +147,5 @@ def test_coins_of_a_round_are_not_asked_twice():
 
     target, draft = pair("far")
     one = session(count=30, gamma=3, coins=Noting(3), params=SAMPLED)
-    decode(target, 3, DraftModel(ToyRuntime(draft, 3), BLOCK), BLOCK, one, commit_until())
+    decode(target, 3, DraftModel(ToyRuntime(draft, 3)), BLOCK, one, commit_until())
     assert len(keys) == len(set(keys)) > 60

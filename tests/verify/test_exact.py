@@ -47,7 +47,7 @@ DRAFTERS = {
 
 
 def chain(rule):
-    return DraftModel(ToyRuntime(DRAFT, 3), rule)
+    return DraftModel(ToyRuntime(DRAFT, 3))
 
 
 @pytest.mark.parametrize("gamma", [1, 2])
@@ -63,12 +63,12 @@ def test_chain_through_the_pipeline(params):
 def test_chain_of_three_over_several_rounds():
     target = remembered(hashed_logits(2, 5, sharpness=1.0))
     draft = remembered(hashed_logits(2, 6, sharpness=1.0))
-    make = lambda rule: DraftModel(ToyRuntime(draft, 2), rule)  # noqa: E731
+    make = lambda rule: DraftModel(ToyRuntime(draft, 2))  # noqa: E731
     assert distance(target, 2, make, RATIO, gamma=3, count=4) < SAME
 
 
 def test_larger_vocabulary():
-    make = lambda rule: DraftModel(ToyRuntime(DRAFT4, 4), rule)  # noqa: E731
+    make = lambda rule: DraftModel(ToyRuntime(DRAFT4, 4))  # noqa: E731
     assert distance(TARGET4, 4, make, RATIO, gamma=2, count=2, spare=1) < SAME
 
 

@@ -48,7 +48,7 @@ def assert_fits(counts: Counter, law: dict) -> None:
 @pytest.mark.parametrize("rule", [RATIO, MATCH], ids=["ratio", "match"])
 def test_law_over_several_rounds(rule, count, seeds):
     """Drafts look beyond the tokens that are counted, and after a refusal the next round drafts again."""
-    drafter = DraftModel(ToyRuntime(DRAFT, 3), rule)
+    drafter = DraftModel(ToyRuntime(DRAFT, 3))
     counts = Counter(
         decode(
             TARGET,
@@ -110,7 +110,7 @@ def test_match_says_what_plain_decoding_says(params):
     target = remembered(hashed_logits(6, 11))
     draft = remembered(mixed_logits(target, hashed_logits(6, 12), 0.6))
     drafters = {
-        "model": DraftModel(ToyRuntime(draft, 6), MATCH),
+        "model": DraftModel(ToyRuntime(draft, 6)),
         "tree": Scripted(sampled_tree(draft, MATCH, [2, 1, 1], replacement=False)),
         "top": Scripted(top_tree(draft, [3, 2])),
         "half right": Scripted(right_first(target, 6, 2)),
@@ -126,7 +126,7 @@ def test_match_says_what_plain_decoding_says(params):
 def test_same_seed_same_tokens_and_another_seed_others():
     """B31."""
     target = remembered(hashed_logits(20, 5, sharpness=0.5))
-    drafter = DraftModel(ToyRuntime(target, 20), RATIO)
+    drafter = DraftModel(ToyRuntime(target, 20))
     texts = [
         decode(target, 20, drafter, RATIO, session(count=12, gamma=3, coins=KeyedCoins(seed), params=SAMPLED))
         for seed in (42, 42, 42, 43)
@@ -153,7 +153,7 @@ def test_every_place_of_a_run_obeys_the_sampling_controls(rule, params):
     law = Pipeline(params).law(flat, [])
     support = {law.token(i) for i in range(law.probs.numel()) if law.probs[i] > 1e-4}
     seen: list[set[int]] = [set() for _ in range(6)]
-    drafter = DraftModel(ToyRuntime(lambda prefix: flat, 8), rule)
+    drafter = DraftModel(ToyRuntime(lambda prefix: flat, 8))
     for seed in range(60):
         one = session(count=6, gamma=5, coins=KeyedCoins(seed), params=params)
         tokens = decode(lambda prefix: flat, 8, drafter, rule, one)
@@ -174,5 +174,5 @@ def test_coins_of_a_round_are_not_asked_twice():
             return super().uniform(key)
 
     one = session(count=30, gamma=3, coins=Noting(3), params=SAMPLED)
-    decode(TARGET, 3, DraftModel(ToyRuntime(DRAFT, 3), RATIO), RATIO, one)
+    decode(TARGET, 3, DraftModel(ToyRuntime(DRAFT, 3)), RATIO, one)
     assert len(keys) == len(set(keys)) > 60

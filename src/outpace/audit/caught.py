@@ -72,7 +72,7 @@ def _caught(name: str, found: float) -> Check:
 def _caught_tokens_of_match() -> Check:
     target = remembered(hashed_logits(6, 11))
     rule = broken.StaleNoise()
-    drafter = DraftModel(ToyRuntime(remembered(mixed_logits(target, hashed_logits(6, 12), 0.6)), 6), rule)
+    drafter = DraftModel(ToyRuntime(remembered(mixed_logits(target, hashed_logits(6, 12), 0.6)), 6))
     params, seeds = SamplingParams(temperature=1.0), range(20)
     differ = 0
     for seed in seeds:

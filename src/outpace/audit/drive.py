@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..core.protocols import Coins, Drafter, LogitsPipeline, Rule, Session
+from ..core.protocols import Coins, Controller, Drafter, LogitsPipeline, Rule, Session
 from ..core.types import Law, SamplingParams
 from ..engine.loop import Commit, Loop
 from ..sampling.coins import KeyedCoins
@@ -49,7 +49,7 @@ class RememberingPipeline:
 def commit_until(ends: Collection[int] = (), count: int | None = None) -> Commit:
     """Stops at an end token, at the session's limit, or after ``count`` generated tokens."""
 
-    def commit(session: Session, tokens: Sequence[int]) -> int:
+    def commit(session: Session, tokens: Sequence[int], rows: Sequence[Tensor]) -> int:
         for taken, token in enumerate(tokens, start=1):
             session.tokens.append(token)
             if token in ends:
@@ -73,23 +73,37 @@ def session(
     pipeline: LogitsPipeline | None = None,
     prompt: Sequence[int] = PROMPT,
     spare: int = 0,
+    rule: Rule | None = None,
 ) -> Session:
-    """A session that may grow by ``count`` tokens, and whose drafts may look ``spare`` tokens further."""
+    """A session that may grow by ``count`` tokens, and whose drafts may look ``spare`` tokens further. ``rule``: for a
+    drafter that is asked without a loop, which would name it."""
     params = params or SamplingParams()
     limit = len(prompt) + count + spare
     coins = KeyedCoins(0) if coins is None else coins
-    return Session(number, list(prompt), len(prompt), params, pipeline or Pipeline(params), coins, limit, gamma=gamma)
+    one = Session(number, list(prompt), len(prompt), params, pipeline or Pipeline(params), coins, limit, gamma=gamma)
+    if rule is not None:
+        one.rule = rule
+    return one
 
 
 def check_cache(loop: Loop, sessions: Iterable[Session]) -> None:
-    """Raise AssertionError unless all but the pending token is cached, and nothing else."""
+    """Raise AssertionError unless all but the pending token is cached, and nothing else; or part of the prompt."""
     for one in sessions:
-        if loop.cache.length(one.slot) != len(one.tokens) - 1:
+        behind = len(one.tokens) - 1 - loop.cache.length(one.slot)
+        if behind and (behind < 0 or one.generated):
             raise AssertionError(f"{loop.cache.length(one.slot)} entries are cached behind {len(one.tokens)} tokens")
 
 
+def admit(loop: Loop, sessions: Sequence[Session]) -> None:
+    """Admit sessions and read their prompts: the next round decides for each."""
+    loop.admit(sessions)
+    while any(loop.cache.length(one.slot) < len(one.tokens) - 1 for one in sessions):
+        loop.round([one for one in sessions if loop.cache.length(one.slot) < len(one.tokens) - 1])
+
+
 def finish(loop: Loop, sessions: Sequence[Session]) -> None:
-    """Run admitted sessions to their ends and release them; the cache is right after every round."""
+    """Run admitted sessions to their ends and release them; the cache is right after every round. Raises what
+    ended a session, where that was an error."""
     active = list(sessions)
     while active:
         loop.round(active)
@@ -97,15 +111,23 @@ def finish(loop: Loop, sessions: Sequence[Session]) -> None:
         for one in active:
             if one.finish is not None:
                 loop.release(one)
+            if one.error is not None:
+                raise one.error
         active = [one for one in active if one.finish is None]
 
 
 def decode(
-    target: LogitsOf, vocab_size: int, drafter: Drafter, rule: Rule, one: Session, commit: Commit | None = None
+    target: LogitsOf,
+    vocab_size: int,
+    drafter: Drafter,
+    rule: Rule,
+    one: Session,
+    commit: Commit | None = None,
+    controller: Controller | None = None,
 ) -> tuple[int, ...]:
     """The tokens that the loop generates for one session."""
-    loop = Loop(ToyRuntime(target, vocab_size), drafter, rule, commit or commit_until())
-    loop.admit([one])
+    loop = Loop(ToyRuntime(target, vocab_size), drafter, rule, commit or commit_until(), controller=controller)
+    admit(loop, [one])
     finish(loop, [one])
     return tuple(one.generated)
 
@@ -139,18 +161,22 @@ def distance(
     wrap: Callable[[Coins], Coins] = lambda coins: coins,
     make_pipeline: MakePipeline = Pipeline,
     spare: int = 0,
+    make_controller: Callable[[], Controller] | None = None,
 ) -> float:
     """Total variation between the exact law of the loop's first ``count`` tokens and the target's.
 
     ``params``: temperature 1 when None. ``wrap`` and ``make_pipeline`` put other coins and another pipeline in
-    the place of the production's. Raises AssertionError when the loop reports that drafting failed.
+    the place of the production's. ``make_controller``: decides what each run drafts. Raises AssertionError when the
+    loop reports that drafting failed.
     """
     params = params or SamplingParams(temperature=1.0)
     pipeline = RememberingPipeline(make_pipeline(params))
 
     def run(coins: Coins) -> tuple[int, ...]:
         one = session(count=count, gamma=gamma, coins=wrap(coins), params=params, pipeline=pipeline, spare=spare)
-        tokens = decode(target, vocab_size, make(rule), rule, one, commit_until(count=count))
+        one.adaptive = make_controller is not None
+        controller = make_controller() if make_controller else None
+        tokens = decode(target, vocab_size, make(rule), rule, one, commit_until(count=count), controller)
         if one.report.warnings:
             raise AssertionError(one.report.warnings[0])
         return tokens

@@ -17,7 +17,8 @@ from ..core.cache import KVCache
 from ..core.protocols import Runtime
 from ..core.types import Chunk, SamplingParams
 from ..engine.build import load
-from ..engine.engine import Engine, Result
+from ..engine.engine import Engine
+from ..engine.stream import Result
 from ..models.loading import LoadedModel
 from ..sampling.coins import gumbel_noise
 from ..sampling.pipeline import Pipeline

@@ -14,7 +14,8 @@ from random import Random
 
 from ..core.types import SamplingParams
 from ..engine.build import load
-from ..engine.engine import Engine, Result, Stream
+from ..engine.engine import Engine
+from ..engine.stream import Result, Stream
 from ..kernels.native import open_library
 from ..kernels.sampling import Sampler
 from ..models.catalogue import resolve
@@ -167,7 +168,7 @@ def run_case(seed: int, number: int) -> list[str]:
         results = answers
     for place, (request, result) in enumerate(zip(one.requests, results, strict=True)):
         wrong += [f"request {place}: {fault}" for fault in _faults(one, request, result, _oracle(one.context))]
-    held = engine._loop.cache.slots + len(engine._running)
+    held = engine._loop.cache.slots + engine.open_requests[0]
     if held:
         wrong.append(f"{held} slots or sessions are still held")
     return wrong

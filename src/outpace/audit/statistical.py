@@ -25,7 +25,7 @@ from ..sampling.coins import KeyedCoins
 from ..sampling.pipeline import Pipeline
 from . import broken
 from .checks import Check, Options
-from .drive import commit_until, finish, session
+from .drive import admit, commit_until, finish, session
 from .engines.laws import Evidence, against_law
 from .equality import PROMPTS
 from .toy import ToyRuntime
@@ -100,14 +100,14 @@ def _evidence(
     samples = []
     pipeline = Pipeline(params)
     for number, (target_logits, draft_logits, prompt) in enumerate(texts):
-        drafter = DraftModel(_runtime(draft_logits, draft), rule)
+        drafter = DraftModel(_runtime(draft_logits, draft))
         loop = Loop(_runtime(target_logits, target), drafter, rule, commit_until(count=_COUNT))
         for seed in range(first_seed, first_seed + seeds):
             coins = KeyedCoins(seed, sample=number, sampler=sampler)
             one = session(
                 seed, count=_COUNT, gamma=_GAMMA, coins=coins, params=params, prompt=prompt[-1:], spare=_GAMMA
             )
-            loop.admit([one])
+            admit(loop, [one])
             finish(loop, [one])
             samples.append((number, *one.generated))
 

@@ -52,6 +52,18 @@ class KVCache:
         self._slots[slot] = entry
         return slot
 
+    def copy(self, slot: int, length: int, capacity: int) -> int:
+        """A new slot for ``capacity`` entries that begins with the first ``length`` of ``slot``."""
+        source = self._get(slot)
+        if not 0 <= length <= min(source.length, capacity):
+            raise CacheError(f"slot {slot} holds {source.length} entries; {length} cannot be copied to {capacity}")
+        new = self.open(capacity)
+        entry = self._get(new)
+        entry.keys[:, :, :length] = source.keys[:, :, :length]
+        entry.values[:, :, :length] = source.values[:, :, :length]
+        entry.length = length
+        return new
+
     def close(self, slot: int) -> None:
         """Free a slot."""
         self._get(slot)
@@ -112,10 +124,19 @@ class KVCache:
         """Number of open slots."""
         return len(self._slots)
 
+    def slot_bytes(self, slot: int) -> int:
+        """Bytes held by one slot."""
+        entry = self._get(slot)
+        return entry.keys.nbytes + entry.values.nbytes
+
+    def bytes_for(self, capacity: int) -> int:
+        """Bytes that a slot for ``capacity`` entries holds."""
+        return 2 * self.layers * self.kv_heads * capacity * self.head_dim * self.dtype.itemsize
+
     @property
     def nbytes(self) -> int:
         """Bytes held by all open slots."""
-        return sum(e.keys.nbytes + e.values.nbytes for e in self._slots.values())
+        return sum(self.slot_bytes(slot) for slot in self._slots)
 
     def _get(self, slot: int) -> _Slot:
         try:

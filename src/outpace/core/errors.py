@@ -37,6 +37,10 @@ class NumericsError(OutpaceError):
     """A model produced NaN or infinite logits."""
 
 
+class ConstraintError(OutpaceError):
+    """A constraint became too complex to follow in the middle of an answer."""
+
+
 class DrafterError(OutpaceError):
     """A drafter cannot be built, or broke its contract."""
 

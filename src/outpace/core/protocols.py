@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from .cache import KVCache
 from .report import Report
-from .types import Capabilities, Chunk, Forward, Key, Law, Proposal, SamplingParams, Verdict
+from .types import Capabilities, Chunk, Forward, Key, Law, Proposal, RoundSeconds, SamplingParams, Verdict
 
 
 class Coins(Protocol):
@@ -25,6 +25,9 @@ class Coins(Protocol):
     def gumbel_argmax(self, position: int, law: Law) -> int:
         """The token with the greatest ``log(prob) + noise``, where the noise is standard Gumbel and a
         function of the absolute position and the token id alone. It is distributed as ``law``."""
+
+    def gumbel(self, position: int, ids: Tensor) -> Tensor:
+        """That noise for the token ``ids`` ``[n]`` (ascending int64): ``[n]`` float64."""
 
 
 class LogitsPipeline(Protocol):
@@ -52,7 +55,11 @@ class Runtime(Protocol):
 @dataclass
 class Session:
     """One request in flight. ``tokens`` holds the prompt and what was generated; the last is *pending*:
-    it is not in the cache yet. Between rounds ``cache.length(slot) == len(tokens) - 1``."""
+    it is not in the cache yet. Once the prompt is read, ``cache.length(slot) == len(tokens) - 1`` between rounds.
+
+    ``drafters``: all that may draft for it, by name; ``drafter_name`` is the one at work. ``gamma``: nodes a round,
+    at most; where ``adaptive``, a controller decides how many. ``finish``: "stop", "length" or "error".
+    """
 
     id: int
     tokens: list[int]
@@ -62,9 +69,20 @@ class Session:
     coins: Coins
     limit: int  # the greatest len(tokens) this session may reach
     slot: int = -1
+    cache: KVCache | None = None  # the target's, where ``slot`` is
     gamma: int = 0
     report: Report = field(default_factory=Report)
     finish: str | None = None
+    error: Exception | None = None
+    rule: Rule = field(default=None)  # type: ignore[assignment]  # the loop's own, where none is named
+    drafters: Mapping[str, Drafter] = field(default_factory=dict)  # the loop's own, where none is named
+    drafter_name: str = ""
+    adaptive: bool = False
+    stop_below: float = 0.0  # stop drafting once the path so far stands with less probability than this
+    prediction: Sequence[int] = ()  # token ids that the caller expects as the answer
+    tenant: str = ""  # whose request this is: nothing learnt from one tenant's text serves another
+    origins: list[str] = field(default_factory=list)
+    """Of each generated token: the source of the draft that stood, or "correction", "bonus" or "plain"."""
 
     @property
     def pending(self) -> int:
@@ -73,6 +91,11 @@ class Session:
     @property
     def generated(self) -> list[int]:
         return self.tokens[self.prompt_length :]
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter at work."""
+        return self.drafters[self.drafter_name]
 
 
 class Rule(Protocol):
@@ -97,26 +120,53 @@ class Rule(Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses what the target will say. See docs/how-to/add-a-drafter.md."""
+    """Guesses what the target will say. See docs/how-to/add-a-drafter.md.
 
-    needs: Sequence[str]  # features of the target that observe() wants
+    A drafter with ``needs`` also has ``read(session, first, seen)``: features of the prompt's rows
+    ``session.tokens[first:first + n]``, after each pass that read some (never the pending token's).
+    """
 
-    def begin(self, session: Session) -> None: ...
+    needs: Sequence[str]  # features of the target that read() and observe() want
+
+    def begin(self, session: Session) -> None:
+        """A session was admitted; its prompt is not read yet. Must be cheap: drafters catch up when they propose."""
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         """One proposal a session, of at most its budget of nodes. Every token drawn is submitted."""
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         """What became of the proposals; ``session.tokens`` already holds the committed tokens. ``seen``
-        has each session's own rows: the pending token's first, then every node's, refused ones too."""
+        has each session's own rows: the pending token's first, then every node's, refused ones too.
+        Where another drafter was at work, the accepted tokens look like a chain proposed by this one."""
 
     def end(self, session: Session) -> None: ...
 
 
+class Controller(Protocol):
+    """Decides how much to draft, from what earlier rounds have shown. It never looks at the coins or at
+    what this round draws, so that the law of the output stays the target's."""
+
+    def budgets(self, sessions: Sequence[Session], most: Sequence[int]) -> list[int]:
+        """Nodes that each session drafts this round, ``0 .. most[i]``. May set ``drafter_name`` and
+        ``stop_below`` of adaptive sessions; sessions that are not adaptive draft ``most[i]`` all the same."""
+
+    def observe(
+        self,
+        sessions: Sequence[Session],
+        proposals: Sequence[Proposal],
+        verdicts: Sequence[Verdict],
+        seconds: RoundSeconds,
+    ) -> None:
+        """What the round brought and cost."""
+
+
 @dataclass(frozen=True)
 class Parts:
-    """What a drafter may be built from."""
+    """What a drafter may be built from. ``target`` and ``draft`` are runtimes, ``target_model`` and
+    ``draft_model`` the loaded models (``models.loading.LoadedModel``) that they belong to."""
 
-    rule: Rule
     vocab_size: int
-    draft: Runtime | None = None  # the draft model, for drafters that say NEEDS_DRAFT
+    target: Runtime | None = None
+    draft: Runtime | None = None  # for drafters that say NEEDS_DRAFT
+    target_model: Any = None
+    draft_model: Any = None

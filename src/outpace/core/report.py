@@ -13,7 +13,8 @@ class Report:
 
     ``target_passes``: verification passes (prefill apart). ``drafted``: tokens proposed; ``tested``:
     drafted tokens compared with the target; ``accepted``: those that stood and were emitted.
-    Seconds are wall time, shared out evenly among the sessions of a batch.
+    ``prompt_cached``: prompt tokens that an earlier request had already read. Seconds are wall time: a pass
+    is shared out among the sessions of a batch by their rows, the rest evenly.
     """
 
     drafter: str = "none"
@@ -21,6 +22,7 @@ class Report:
     gamma: int = 0
     seed: int = 0
     prompt_tokens: int = 0
+    prompt_cached: int = 0
     emitted: int = 0
     target_passes: int = 0
     drafted: int = 0
@@ -94,6 +96,15 @@ class Report:
         return expected_tokens(self.alpha, depth) / (depth * (self.c or 0.0) + 1)
 
     @property
+    def plain_seconds(self) -> float | None:
+        """What plain decoding would have taken after the prompt: a one-row pass and a token's sampling, each time."""
+        if not self.drafted:
+            return self.seconds_decode
+        if not self.one_row_seconds:
+            return None
+        return self.emitted * self.one_row_seconds + self.seconds_sample
+
+    @property
     def measured_speedup(self) -> float | None:
         """Measured tokens per second over one token per one-row pass."""
         if self.tokens_per_second is None or not self.one_row_seconds:
@@ -103,7 +114,8 @@ class Report:
     def as_dict(self) -> dict[str, object]:
         """Counts, seconds and all derived figures, ready for JSON."""
         derived: tuple[str, ...] = ("alpha", "block_efficiency", "c", "tokens_per_second", "seconds_decode")
-        derived += ("one_row_seconds", "rows_cost", "predicted_speedup", "paper_speedup", "measured_speedup")
+        derived += ("one_row_seconds", "rows_cost", "plain_seconds")
+        derived += ("predicted_speedup", "paper_speedup", "measured_speedup")
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pass_seconds"}
         return stored | {name: getattr(self, name) for name in derived}
 

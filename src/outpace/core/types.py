@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .errors import DrafterError, ParameterError
@@ -63,24 +64,24 @@ class Law:
         return index if self.ids is None else int(self.ids[index])
 
     def on(self, other: Law) -> Tensor:
-        """This law's probabilities at the support of ``other``: ``[len(other.probs)]`` in float64."""
-        probs = self.probs.double()
-        size = other.probs.numel()
+        """This law's probabilities at the support of ``other``: ``[len(other.probs)]``, in this law's dtype."""
+        size = other.size
         if self.ids is None:
             if other.ids is None:
-                out = torch.zeros(size, dtype=torch.float64)
-                shared = min(size, probs.numel())
-                out[:shared] = probs[:shared]
-                return out
-            inside = other.ids < probs.numel()
-            return torch.where(inside, probs[other.ids.clamp(max=probs.numel() - 1)], 0.0)
-        ids = torch.arange(size) if other.ids is None else other.ids
-        at = torch.searchsorted(self.ids, ids).clamp(max=self.ids.numel() - 1)
-        return torch.where(self.ids[at] == ids, probs[at], 0.0)
+                return self.probs[:size] if size <= self.size else F.pad(self.probs, (0, size - self.size))
+            inside = other.ids < self.size
+            return torch.where(inside, self.probs[other.ids.clamp(max=self.size - 1)], 0.0)
+        if self.ids is other.ids:
+            return self.probs
+        if other.ids is None:
+            inside = self.ids < size
+            return self.probs.new_zeros(size).scatter_(0, self.ids[inside], self.probs[inside])
+        at = torch.searchsorted(self.ids, other.ids).clamp(max=self.size - 1)
+        return torch.where(self.ids[at] == other.ids, self.probs[at], 0.0)
 
     def dense(self, vocab_size: int) -> Tensor:
         """``[vocab_size]`` probabilities in float64."""
-        return self.on(Law(torch.empty(vocab_size)))
+        return self.on(Law(torch.empty(vocab_size))).double()
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,14 @@ class Proposal:
 
     ``parents[i]`` is a node number below ``i``, or -1 for the pending token; a chain has parents
     -1, 0, 1, ... ``draft_laws[i]`` is the law that token ``i`` was drawn from, given its path and its
-    earlier siblings; None stands for a token that was chosen, not drawn (a point mass).
+    earlier siblings; None stands for a token that was chosen, not drawn (a point mass). ``origins[i]``
+    names the source of token ``i``; None stands for the drafter itself.
     """
 
     tokens: Sequence[int] = ()
     parents: Sequence[int] = ()
     draft_laws: Sequence[Law | None] | None = None
+    origins: Sequence[str] | None = None
 
     @staticmethod
     def chain(tokens: Sequence[int], draft_laws: Sequence[Law | None] | None = None) -> Proposal:
@@ -139,6 +142,8 @@ class Proposal:
                 raise DrafterError(f"proposed token {token} is outside the vocabulary of {vocab_size}")
             if not -1 <= parent < i:
                 raise DrafterError(f"node {i} has parent {parent}; a parent must come before its child")
+        if self.origins is not None and len(self.origins) != len(self.tokens):
+            raise DrafterError(f"{len(self.tokens)} tokens but {len(self.origins)} origins were proposed")
         if not trees and not self.is_chain:
             raise DrafterError("a tree was proposed, but this runtime or acceptance rule takes chains only")
         if self.draft_laws is not None:
@@ -163,6 +168,17 @@ class Verdict(NamedTuple):
     @property
     def tested(self) -> int:
         return len(self.path) + (self.kind == "correction")
+
+
+class RoundSeconds(NamedTuple):
+    """Wall time of one round: drafting, the target's pass, laws and acceptance, bookkeeping.
+    ``prompt_rows``: rows of prompts that the pass read besides."""
+
+    draft: float
+    target: float
+    sample: float
+    other: float
+    prompt_rows: int = 0
 
 
 class Key(NamedTuple):
@@ -218,13 +234,39 @@ class Capabilities:
     features: frozenset[str] = frozenset()
 
 
+CONSTRAINTS = ("json_object", "json_schema", "regex", "lark", "gbnf")
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What the answer must be, from its first token to its end: a JSON object, JSON that fits the schema in
+    ``text``, text that the regular expression in ``text`` matches as a whole, or a sentence of the grammar in
+    ``text`` (Lark as llguidance reads it, or llama.cpp's GBNF). Raises ParameterError for another ``kind``."""
+
+    kind: str
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in CONSTRAINTS:
+            raise ParameterError(f"constraint must be one of {', '.join(CONSTRAINTS)}, not {self.kind!r}")
+        if not isinstance(self.text, str) or bool(self.text) == (self.kind == "json_object"):
+            wants = "takes no text" if self.kind == "json_object" else "needs a text"
+            raise ParameterError(f"constraint {self.kind} {wants}, not {self.text!r}")
+
+
 @dataclass(frozen=True)
 class SamplingParams:
-    """What the caller asks for; see docs for the order in which the controls act.
+    """What the caller asks for; ``sampling/pipeline.py`` says in which order the controls act.
 
     ``temperature`` 0 is greedy. ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off. ``seed`` None draws
     a fresh one. ``max_tokens`` None stops at an end token or at the context limit. ``stop``: strings;
-    ``stop_token_ids`` adds to the model's own end tokens. Raises ParameterError on impossible values.
+    ``stop_token_ids`` adds to the model's own end tokens. ``logprobs``: how many alternatives are reported beside each
+    token's log-probability; None reports none.
+
+    ``presence_penalty`` is taken once from the logit of every token generated so far, ``frequency_penalty`` once for
+    each time it was (-2 to 2; 0 is off). ``repetition_penalty`` divides the positive logits of tokens in the prompt or
+    the answer and multiplies their negative ones (1 is off). ``logit_bias``: token id to what is added to its logit,
+    -100 to 100. ``constraint``: what the whole answer must be. Raises ParameterError on impossible values.
     """
 
     temperature: float = 0.0
@@ -236,6 +278,12 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -248,6 +296,20 @@ class SamplingParams:
             _integer("seed", self.seed, 0, 2**64 - 1)
         if self.max_tokens is not None:
             _integer("max_tokens", self.max_tokens, 0)
+        if self.logprobs is not None:
+            _integer("logprobs", self.logprobs, 0)
+        _number("presence_penalty", self.presence_penalty, -2, 2)
+        _number("frequency_penalty", self.frequency_penalty, -2, 2)
+        _number("repetition_penalty", self.repetition_penalty, 0, 100, open_low=True)
+        if not isinstance(self.logit_bias, Mapping):
+            raise ParameterError(f"logit_bias must map token ids to numbers, not {self.logit_bias!r}")
+        for token, bias in self.logit_bias.items():
+            _integer("logit_bias", token, 0)
+            _number(f"logit_bias of token {token}", bias, -100, 100)
+        if self.constraint is not None and not isinstance(self.constraint, Constraint):
+            raise ParameterError(f"constraint must be a Constraint, not {self.constraint!r}")
+        if self.constraint is not None and self.ignore_eos:
+            raise ParameterError("constraint cannot be combined with ignore_eos: it ends with an end token")
         for name in ("stop", "stop_token_ids"):
             if not isinstance(getattr(self, name), (list, tuple, set, frozenset)):
                 raise ParameterError(f"{name} must be a list, not {getattr(self, name)!r}")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
+
+from torch import Tensor
 
 from ..core.errors import DrafterError
-from ..core.protocols import Drafter, Parts, Rule, Runtime, Session
+from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, Verdict
+from ._extending import Start, without_siblings
+from .lookup import Config as LookupConfig
+from .lookup import Lookup
 
 NEEDS_DRAFT = True
 _PREFILL_ROWS = 256  # rows a pass while the draft reads the text
@@ -17,6 +23,7 @@ _CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
 @dataclass(frozen=True)
 class Config:
     gamma: int = 4  # tokens drafted a round
+    lookup: int = 0  # 1: lookup drafts for the draft model in turn, which says the same in fewer passes
 
 
 @dataclass
@@ -31,15 +38,16 @@ class DraftModel:
 
     needs: Sequence[str] = ()
 
-    def __init__(self, runtime: Runtime, rule: Rule) -> None:
-        self._runtime, self._rule = runtime, rule
+    def __init__(self, runtime: Runtime, lookup: Lookup | None = None) -> None:
+        self._runtime, self._lookup = runtime, lookup
         self._cache = runtime.new_cache()
         self._states: dict[int, _State] = {}
 
     def begin(self, session: Session) -> None:
         capacity = max(1, min(session.limit, self._runtime.context))
-        self._states[session.id] = state = _State(self._cache.open(capacity))
-        self._read(state.slot, session.tokens[:-1])
+        self._states[session.id] = _State(self._cache.open(capacity))
+        if self._lookup is not None:
+            self._lookup.begin(session)
 
     def _read(self, slot: int, text: Sequence[int]) -> None:
         """Cache ``text`` as far as it is not cached yet and the draft's context allows."""
@@ -49,34 +57,59 @@ class DraftModel:
             self._runtime.forward([Chunk(slot, part, logits_from=len(part))], self._cache)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
+        return self.extend(sessions, [Start()] * len(sessions), budgets)
+
+    def extend(self, sessions: Sequence[Session], starts: Sequence[Start], budgets: Sequence[int]) -> list[Proposal]:
+        texts = [[*session.tokens, *start.path] for session, start in zip(sessions, starts, strict=True)]
         drawn: list[list[int]] = [[] for _ in sessions]
         laws: list[list[Law | None]] = [[] for _ in sessions]
         depths: list[int] = []
-        for session, budget in zip(sessions, budgets, strict=True):
+        for session, text, budget in zip(sessions, texts, budgets, strict=True):
             state = self._states[session.id]
             state.base = len(session.tokens)
             # The draft's own context may end before the target's: it then drafts less, and at last nothing.
-            depths.append(min(budget, self._cache.capacity(state.slot) - state.base + 1))
+            depths.append(min(budget, self._cache.capacity(state.slot) - len(text) + 1))
         active = [i for i, depth in enumerate(depths) if depth > 0]
         for i in active:
-            self._read(self._states[sessions[i].id].slot, sessions[i].tokens[:-_CATCH_UP_ROWS])
-        step = 0
+            start = perf_counter()
+            self._read(self._states[sessions[i].id].slot, texts[i][:-_CATCH_UP_ROWS])
+            sessions[i].report.seconds_draft_prefill += perf_counter() - start
         while active:
             chunks = []
             for i in active:
-                slot = self._states[sessions[i].id].slot
-                rows = drawn[i][-1:] or sessions[i].tokens[self._cache.length(slot) :]
-                chunks.append(Chunk(slot, rows, logits_from=len(rows) - 1))
+                unread = [*texts[i], *drawn[i]][self._cache.length(self._states[sessions[i].id].slot) :]
+                guess = self._guess(sessions[i], [*starts[i].path, *drawn[i]], depths[i] - len(drawn[i]) - 1)
+                chunks.append(Chunk(self._states[sessions[i].id].slot, [*unread, *guess], logits_from=len(unread) - 1))
             logits = self._runtime.forward(chunks, self._cache).logits
-            for i, row in zip(active, logits, strict=True):
-                session = sessions[i]
-                law = session.pipeline.law(row[-1], [*session.tokens, *drawn[i]])
-                drawn[i].append(self._rule.draw(law, session.coins, len(session.tokens), step, step))
-                laws[i].append(law)
-            step += 1
-            active = [i for i in active if depths[i] > step]
-        keep_laws = self._rule.NEEDS_LAWS
-        return [Proposal.chain(d, q if keep_laws else None) for d, q in zip(drawn, laws, strict=True)]
+            for i, chunk, rows in zip(active, chunks, logits, strict=True):
+                for row, guessed in zip(rows, [*chunk.tokens[chunk.logits_from + 1 :], None], strict=True):
+                    law = self._law(sessions[i], starts[i], [*texts[i], *drawn[i]], row)
+                    if law is None:
+                        depths[i] = 0
+                        break
+                    node, depth = starts[i].node + len(drawn[i]), len(starts[i].path) + len(drawn[i])
+                    drawn[i].append(sessions[i].rule.draw(law, sessions[i].coins, len(sessions[i].tokens), node, depth))
+                    laws[i].append(law)
+                    if drawn[i][-1] != guessed:  # the rows behind a wrong guess have read a wrong text
+                        break
+                self._cache.keep(chunk.slot, len(texts[i]) + max(len(drawn[i]), 1) - 1, [])
+            active = [i for i in active if depths[i] > len(drawn[i])]
+        return [
+            Proposal.chain(d, q if session.rule.NEEDS_LAWS else None)
+            for session, d, q in zip(sessions, drawn, laws, strict=True)
+        ]
+
+    def _law(self, session: Session, start: Start, prefix: Sequence[int], logits: Tensor) -> Law | None:
+        """The law to draw from; None when the earlier siblings leave nothing of it."""
+        law = session.pipeline.law(logits, prefix)
+        first = len(prefix) == len(session.tokens) + len(start.path)
+        return without_siblings(law, start.siblings) if first and session.rule.NEEDS_LAWS else law
+
+    def _guess(self, session: Session, path: Sequence[int], count: int) -> Sequence[int]:
+        """What lookup drafts for the draft itself, so that one pass of it may say several tokens."""
+        if self._lookup is None or count < 1:
+            return ()
+        return self._lookup.extend([session], [Start(path)], [count])[0].tokens
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         for session, verdict in zip(sessions, verdicts, strict=True):
@@ -90,9 +123,11 @@ class DraftModel:
         state = self._states.pop(session.id, None)
         if state is not None:
             self._cache.close(state.slot)
+        if self._lookup is not None:
+            self._lookup.end(session)
 
 
 def create(config: Config, parts: Parts) -> Drafter:
     if parts.draft is None:
         raise DrafterError("the drafter 'draft_model' needs a draft model: name one with --draft")
-    return DraftModel(parts.draft, parts.rule)
+    return DraftModel(parts.draft, Lookup(LookupConfig()) if config.lookup else None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from .. import drafters, verify
 from ..core.errors import ParameterError
@@ -14,15 +16,21 @@ from ..kernels.sampling import Sampler
 from ..models.catalogue import resolve
 from ..models.loading import LoadedModel, load_draft, load_model
 from ..models.pairing import check_pair
+from .controller import AutoController
+from .costs import pass_costs
 from .engine import Engine
+
+CONTROLLERS = ("auto", "fixed")
 
 
 def load(
     target: str | Path | LoadedModel,
     draft: str | Path | LoadedModel | None = None,
     *,
-    drafter: str | None = None,
+    drafter: str | Sequence[str] | None = None,
     gamma: int | None = None,
+    controller: str = "fixed",
+    believed: Mapping[str, float] | None = None,
     accept: str = "match",
     weights: str = "auto",
     draft_weights: str = "auto",
@@ -31,30 +39,41 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     max_batch: int = 8,
+    prefix_bytes: int = 0,
+    kv_bytes: int | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Engine:
     """Load a target, and what drafts for it, into an engine.
 
     ``target``, ``draft``: a catalogue name, a GGUF file, a Hugging Face directory, or a loaded model.
-    ``drafter``: a module of ``outpace.drafters``; by default ``draft_model`` when a draft is given and
-    ``lookup`` otherwise. ``gamma``: drafted tokens a round (the drafter's own default when None).
+    ``drafter``: a module of ``outpace.drafters``, or several (a list, or "a,b"): the first one drafts, the others for
+    requests that name them; by default ``draft_model`` when a draft is given and ``lookup`` otherwise. ``gamma``:
+    drafted tokens a round (each drafter's own default when None). ``controller``: "auto" decides in each round how many
+    tokens are drafted, and by which of the drafters, for requests that name no gamma (needs ``gamma`` None, and a
+    few seconds at the first load of a model, to measure its passes); "fixed" drafts ``gamma`` tokens every round.
+    ``believed``: the share of a drafter's guesses that the controller expects to stand, before it has seen any.
     ``accept``: a module of ``outpace.verify``. ``weights``, ``backend``, ``threads`` and ``context`` are the
     target's, see :func:`outpace.models.loading.load_model`; ``draft_weights`` and ``draft_head`` the draft's, see
-    :func:`outpace.models.loading.load_draft`. ``max_batch``: sessions that share a pass. ``options``: fields of
-    the drafter's Config. Raises ModelError, VocabularyError, CatalogueError, ParameterError.
+    :func:`outpace.models.loading.load_draft`. ``max_batch``: sessions that share a pass. ``prefix_bytes``: memory for
+    keys and values of ended requests, which those that begin alike reuse. ``kv_bytes``: memory for keys and values
+    in all; requests wait for room. ``options``: fields of the drafters' Configs.
+    Raises ModelError, VocabularyError, CatalogueError, ParameterError.
     """
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
         raise ParameterError(f"max_batch must be a whole number of at least 1, not {max_batch!r}")
-    rule = verify.rule(accept)
-    name = drafter or ("draft_model" if draft is not None else "lookup")
-    module = drafters.module(name)
-    if draft is not None and not module.NEEDS_DRAFT:
-        raise ParameterError(f"the drafter {name!r} takes no draft model, but one was given")
-    if draft is None and module.NEEDS_DRAFT:
-        raise ParameterError(f"the drafter {name!r} needs a draft model, and none was given")
+    if controller not in CONTROLLERS:
+        raise ParameterError(f"controller must be one of {', '.join(CONTROLLERS)}, not {controller!r}")
+    verify.rule(accept)
+    names = _names(drafter, draft is not None)
+    modules = {name: drafters.module(name) for name in names}
+    if draft is not None and not any(module.NEEDS_DRAFT for module in modules.values()):
+        raise ParameterError(f"the drafter {names[0]!r} takes no draft model, but one was given")
+    for name, module in modules.items():
+        if draft is None and module.NEEDS_DRAFT:
+            raise ParameterError(f"the drafter {name!r} needs a draft model, and none was given")
     if draft is None and (draft_weights != "auto" or draft_head is not None):
         raise ParameterError("draft_weights and draft_head are a draft model's, and none was given")
-    config = _config(module.Config, name, dict(options or {}), gamma)
+    configs = _configs(modules, dict(options or {}), gamma)
     model = target if isinstance(target, LoadedModel) else load_model(
         resolve(str(target)), weights=weights, backend=backend, threads=threads, context=context
     )  # fmt: skip
@@ -63,29 +82,65 @@ def load(
         drafting = draft if isinstance(draft, LoadedModel) else load_draft(
             resolve(str(draft)), weights=draft_weights, head=draft_head, backend=backend, threads=threads
         )  # fmt: skip
-        check_pair(model.tokenizer, drafting.tokenizer, model.name, drafting.name)
-    parts = Parts(rule, model.runtime.vocab_size, drafting.runtime if drafting else None)
-    built = module.create(config, parts)
+        if any(module.NEEDS_DRAFT and getattr(module, "SAME_VOCABULARY", True) for module in modules.values()):
+            check_pair(model.tokenizer, drafting.tokenizer, model.name, drafting.name)
+    parts = Parts(
+        model.runtime.vocab_size,
+        target=model.runtime,
+        draft=drafting.runtime if drafting else None,
+        target_model=model,
+        draft_model=drafting,
+    )
     library = open_library()
     return Engine(
         model,
-        built,
-        rule,
-        names=(name, accept),
-        gamma=config.gamma,
+        {name: module.create(configs[name], parts) for name, module in modules.items()},
+        {name: verify.rule(name) for name in verify.names()},
+        rule=accept,
+        gammas={name: config.gamma for name, config in configs.items()},
         max_batch=max_batch,
         sampler=Sampler(library) if library else None,
+        controller=_controller(modules, model, drafting, believed) if controller == "auto" and gamma is None else None,
+        prefix_bytes=prefix_bytes,
+        kv_bytes=kv_bytes,
     )
 
 
-def _config(kind: type, name: str, options: dict[str, object], gamma: int | None):  # type: ignore[no-untyped-def]
-    """The drafter's Config with the options given. Raises ParameterError for one it does not have."""
-    known = {field.name for field in dataclasses.fields(kind)}
-    for option in options:
-        if option not in known:
-            raise ParameterError(f"the drafter {name!r} has no option {option!r}; it has {', '.join(sorted(known))}")
+def _controller(
+    modules: Mapping[str, ModuleType],
+    model: LoadedModel,
+    draft: LoadedModel | None,
+    believed: Mapping[str, float] | None,
+) -> AutoController:
+    """A controller that knows what the models' passes cost."""
+    draft_costs = pass_costs(draft) if draft is not None else None
+    behind = {name: draft_costs for name, module in modules.items() if module.NEEDS_DRAFT and draft_costs is not None}
+    return AutoController(pass_costs(model), behind, believed)
+
+
+def _names(drafter: str | Sequence[str] | None, has_draft: bool) -> list[str]:
+    """Names of the drafters, the default one first."""
+    if drafter is None:
+        return ["draft_model" if has_draft else "lookup"]
+    names = [name.strip() for name in drafter.split(",")] if isinstance(drafter, str) else list(drafter)
+    if not names or len(set(names)) < len(names):
+        raise ParameterError(f"drafter must name one drafter or several different ones, not {drafter!r}")
+    return names
+
+
+def _configs(modules: Mapping[str, ModuleType], options: dict[str, object], gamma: int | None) -> dict[str, Any]:
+    """The drafters' Configs, each with the options it has. Raises ParameterError for one that nobody has."""
     if gamma is not None:
         if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0:
             raise ParameterError(f"gamma must be a whole number of at least 0, not {gamma!r}")
         options["gamma"] = gamma
-    return kind(**options)
+    fields = {name: {field.name for field in dataclasses.fields(module.Config)} for name, module in modules.items()}
+    known = set().union(*fields.values())
+    for option in options:
+        if option not in known:
+            which = " and ".join(repr(name) for name in modules)
+            raise ParameterError(f"the drafter {which} has no option {option!r}; it has {', '.join(sorted(known))}")
+    return {
+        name: module.Config(**{option: value for option, value in options.items() if option in fields[name]})
+        for name, module in modules.items()
+    }

@@ -7,21 +7,25 @@ import secrets
 import statistics
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from time import perf_counter
+from typing import Any
+
+from torch import Tensor
 
 from ..core.errors import ContextError, ParameterError
-from ..core.protocols import Drafter, Rule, Session
-from ..core.report import Report
+from ..core.protocols import Controller, Drafter, Rule, Session
 from ..core.types import Chunk, SamplingParams
 from ..kernels.sampling import Sampler
 from ..models.chat import encode_chat, encode_prompt
 from ..models.loading import LoadedModel
 from ..models.tokenizer import StreamDecoder
 from ..sampling.coins import KeyedCoins
+from ..sampling.grammar import Grammars
+from ..sampling.logprobs import TokenLogprobs, token_logprobs
 from ..sampling.pipeline import Pipeline
 from .loop import Loop
+from .stream import Answer, Result, Stream
 from .text import TextState
 
 Message = Mapping[str, object]
@@ -31,136 +35,193 @@ Prompt = str | Sequence[int] | Sequence[Message]
 _CONTEXT_TAIL = 8  # prompt tokens shown to the detokenizer, so that a first piece keeps its leading space
 
 
-@dataclass(frozen=True)
-class Result:
-    """One answer. ``token_ids`` are the tokens that ``text`` needs; an end token is among them, and so is
-    the token that straddles a stop string. ``finish_reason``: "stop", "length" or "cancelled"."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    prompt_tokens: int
-    report: Report
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a round added to a stream: text that is certain, and the tokens it came from."""
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str | None = None
-
-
-@dataclass(eq=False)
-class _Answer:
-    """A session, and what decides where its text ends."""
-
-    session: Session
-    text: TextState
-    ends: frozenset[int]
-    drafted: list[bool] = field(default_factory=list)  # of each token: whether it is a draft that stood
-
-
-class Stream:
-    """Iterates over the events of one answer. The last event has a finish reason, and ``result`` is there
-    with it. Closing earlier frees everything; ``result`` then holds what was generated, with finish
-    reason "cancelled"."""
-
-    def __init__(self, engine: Engine, answer: _Answer) -> None:
-        self._engine, self._answer = engine, answer
-        self._events = engine._stream(answer)
-        self.result: Result | None = None
-
-    def __iter__(self) -> Iterator[Event]:
-        return self
-
-    def __next__(self) -> Event:
-        try:
-            event = next(self._events)
-        except BaseException:
-            self.close()
-            raise
-        if event.finish_reason is not None:
-            self.close()
-        return event
-
-    def close(self) -> None:
-        """Stop generating and free what it held."""
-        if self.result is None:
-            self._events.close()
-            self.result = self._engine._finish(self._answer)
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
 class Engine:
-    """A target model with a drafter and an acceptance rule. Made by :func:`outpace.load`.
+    """A target model with its drafters and acceptance rules. Made by :func:`outpace.load`.
 
-    May be shared between threads: rounds of different calls take turns, and with the ``match`` rule
-    every call gets what it would get alone.
+    May be shared between threads. All open requests advance together, whoever steps the engine, and with the
+    ``match`` rule every one gets what it would get alone. ``drafters`` and ``rules``: what a request may name;
+    the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values; a request waits
+    until there is room. With a ``controller``, requests that name no gamma draft as it decides, at most
+    ``adaptive_gamma`` tokens a round.
     """
 
     def __init__(
         self,
         target: LoadedModel,
-        drafter: Drafter,
-        rule: Rule,
+        drafters: Mapping[str, Drafter],
+        rules: Mapping[str, Rule],
         *,
-        names: tuple[str, str],
-        gamma: int,
+        rule: str,
+        gammas: Mapping[str, int],
         max_batch: int,
         sampler: Sampler | None = None,
+        controller: Controller | None = None,
+        adaptive_gamma: int = 16,
+        prefix_bytes: int = 0,
+        kv_bytes: int | None = None,
     ) -> None:
         self.target = target
-        self.gamma = gamma
-        self.drafter_name, self.rule_name = names
-        self._max_batch, self._sampler = max_batch, sampler
-        self._loop = Loop(target.runtime, drafter, rule, self._commit)
-        self._running: dict[int, _Answer] = {}
+        self._grammars = Grammars(target.tokenizer, target.end_tokens)
+        self.drafter_name, self.rule_name = next(iter(drafters)), rule
+        self.gamma = gammas[self.drafter_name]
+        self._drafters, self._rules, self._gammas = dict(drafters), dict(rules), dict(gammas)
+        self._max_batch, self._sampler, self._kv_bytes = max_batch, sampler, kv_bytes
+        self.controller, self._adaptive_gamma = controller, adaptive_gamma
+        self._loop = Loop(
+            target.runtime, drafters[self.drafter_name], rules[rule], self._commit,
+            controller=controller, prefix_bytes=prefix_bytes,
+        )  # fmt: skip
+        self._waiting: deque[Answer] = deque()
+        self._running: dict[int, Answer] = {}
         self._ids = itertools.count()
-        # Reentrant: a stream that is dropped unread may be collected, and so closed, in the middle of a round.
         self._lock = threading.RLock()
         self._row_seconds: dict[int, float] = {}
+        self._held = 0
 
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        gamma: int | None = None,
+        **request: Any,
     ) -> Result | list[Result]:
         """Answer one prompt, or each of a list of prompts (the answers keep their order).
 
-        ``params``: one for all, or one for each prompt. ``gamma`` overrides the drafted tokens a round
-        for this call; 0 is plain decoding. Raises ParameterError, ContextError, TemplateError.
+        ``params``: one for all, or one for each prompt. ``request``: keywords of :meth:`open`, for all of them.
+        Raises ParameterError, ContextError, TemplateError; and what ended the first request that failed.
         """
-        if _is_single(prompt):
-            if params is not None and not isinstance(params, SamplingParams):
-                raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
-            return self._run([self._session(prompt, params, gamma)])[0]  # type: ignore[arg-type]
-        every = [params] * len(prompt) if params is None or isinstance(params, SamplingParams) else list(params)
-        if len(every) != len(prompt):
-            raise ParameterError(f"{len(every)} SamplingParams were given for {len(prompt)} prompts")
-        return self._run([self._session(p, q, gamma) for p, q in zip(prompt, every, strict=True)])  # type: ignore[arg-type]
+        single = _is_single(prompt)
+        if single and params is not None and not isinstance(params, SamplingParams):
+            raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
+        prompts: list[Prompt] = [prompt] if single else list(prompt)  # type: ignore[list-item, arg-type]
+        every = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(every) != len(prompts):
+            raise ParameterError(f"{len(every)} SamplingParams were given for {len(prompts)} prompts")
+        answers = [self._session(p, q, **request) for p, q in zip(prompts, every, strict=True)]
+        streams = [self._submit(answer) for answer in answers]
+        try:
+            for stream in streams:
+                for _ in stream:
+                    pass
+        finally:
+            for stream in streams:
+                stream.cancel()
+            self._reap()
+        results = [stream.result for stream in streams]
+        return results[0] if single else results  # type: ignore[return-value]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, gamma: int | None = None) -> Stream:
-        """Answer one prompt piece by piece. The pieces' texts joined are the result's text."""
-        return Stream(self, self._session(prompt, params, gamma))
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **request: Any) -> Stream:
+        """Answer one prompt piece by piece: :meth:`open` by another name. The pieces' texts joined are the result's."""
+        return self.open(prompt, params, **request)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """The token ids that a prompt becomes. Raises ParameterError when there are none."""
+    def open(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        gamma: int | None = None,
+        drafter: str | None = None,
+        accept: str | None = None,
+        prediction: str | Sequence[int] | None = None,
+        tenant: str = "",
+        sample: int = 0,
+    ) -> Stream:
+        """Queue a request; rounds are made by whoever steps the engine or iterates a stream.
+
+        ``gamma``: drafted tokens a round for this request, 0 for plain decoding; the engine's own choice when None.
+        ``drafter``, ``accept``: names among those loaded. ``prediction``: the answer that the caller expects, a draft
+        like any other. ``tenant``: requests of different tenants share no cache and no drafts. ``sample``: numbers
+        answers to one prompt that shall differ though the seed is the same.
+        Raises ParameterError, ContextError, TemplateError.
+        """
+        return self._submit(self._session(prompt, params, gamma, drafter, accept, prediction, tenant, sample))
+
+    def _submit(self, answer: Answer) -> Stream:
+        if answer.session.finish is None:
+            self._waiting.append(answer)
+        else:
+            answer.ended = True
+        return Stream(self, answer)
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Compile the constraint of ``params`` in the caller's thread, so that :meth:`open` finds it ready.
+        Raises ParameterError."""
+        if params.constraint is not None:
+            self._grammars.grammar(params.constraint)
+
+    def step(self) -> bool:
+        """One round for all open requests. False when there is nothing to do."""
+        with self._lock:
+            self._reap()
+            self._join()
+            if not self._running:
+                return False
+            try:
+                self._loop.round([answer.session for answer in self._running.values()])
+            except BaseException as error:  # nobody knows how far the round came: all that took part in it end
+                for answer in list(self._running.values()):
+                    answer.session.finish = "error"
+                    answer.session.error = error if isinstance(error, Exception) else InterruptedError("interrupted")
+                self._reap()
+                raise
+            self._reap()
+            return True
+
+    @property
+    def drafters(self) -> list[str]:
+        """Names that a request may give as ``drafter``."""
+        return list(self._drafters)
+
+    @property
+    def rules(self) -> list[str]:
+        """Names that a request may give as ``accept``."""
+        return list(self._rules)
+
+    @property
+    def open_requests(self) -> tuple[int, int]:
+        """Requests that are running, and that are waiting to."""
+        return len(self._running), len(self._waiting)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values held after the last round, those kept for later requests included."""
+        return self._held
+
+    def _join(self) -> None:
+        """Admit waiting requests, first come, first served, as far as there is room."""
+        cache, prefixes = self._loop.cache, self._loop.prefixes
+        while self._waiting and len(self._running) < self._max_batch:
+            answer = self._waiting[0]
+            if self._kv_bytes is not None:
+                free = self._kv_bytes - (cache.nbytes - prefixes.nbytes) - cache.bytes_for(answer.session.limit)
+                if free < 0:
+                    break
+                prefixes.shrink(free)
+            self._running[answer.session.id] = self._waiting.popleft()
+            self._loop.admit([answer.session])
+
+    def _reap(self) -> None:
+        """Free what requests hold that have ended or been cancelled."""
+        with self._lock:
+            for answer in [answer for answer in self._waiting if answer.cancelled]:
+                self._waiting.remove(answer)
+                answer.ended = True
+            for answer in [a for a in self._running.values() if a.cancelled or a.session.finish is not None]:
+                del self._running[answer.session.id]
+                self._loop.release(answer.session)
+                answer.ended = True
+            self._held = self._loop.cache.nbytes
+
+    def encode(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+        """The token ids that a prompt becomes. ``tools``: functions that a chat template may offer to the model.
+        Raises ParameterError when there are none, TemplateError when the template refuses."""
         tokenizer = self.target.tokenizer
         _check_kind(prompt)
         try:
             if isinstance(prompt, str):
                 ids = encode_prompt(tokenizer, prompt)
             elif prompt and isinstance(prompt[0], Mapping):
-                ids = encode_chat(tokenizer, self.target.chat_template, list(prompt))  # type: ignore[arg-type]
+                messages: list[Message] = list(prompt)  # type: ignore[arg-type]
+                ids = encode_chat(tokenizer, self.target.chat_template, messages, tools=tools)
             else:
                 ids = [_token(token, tokenizer.size) for token in prompt]
         except TypeError as error:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
@@ -170,96 +231,83 @@ class Engine:
             raise ParameterError(f"the prompt is empty{without}")
         return ids
 
-    def _session(self, prompt: Prompt, params: SamplingParams | None, gamma: int | None) -> _Answer:
+    def _session(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        gamma: int | None = None,
+        drafter: str | None = None,
+        accept: str | None = None,
+        prediction: str | Sequence[int] | None = None,
+        tenant: str = "",
+        sample: int = 0,
+    ) -> Answer:
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise ParameterError(f"params must be a SamplingParams, not {type(params).__name__}")
-        if gamma is not None and (isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0):
-            raise ParameterError(f"gamma must be a whole number of at least 0, not {gamma!r}")
+        for name, number in (("gamma", gamma), ("sample", sample)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+                raise ParameterError(f"{name} must be a whole number of at least 0, not {number!r}")
+        name, rule = drafter or self.drafter_name, accept or self.rule_name
+        _known("drafter", name, self._drafters)
+        _known("accept", rule, self._rules)
         ids = self.encode(prompt)
         context = self.target.runtime.context
         if len(ids) > context:
             raise ContextError(f"the prompt has {len(ids)} tokens, but the model's context ends at {context}")
-        seed = secrets.randbits(64) if params.seed is None else params.seed
         limit = context if params.max_tokens is None else min(context, len(ids) + params.max_tokens)
+        need = self._loop.cache.bytes_for(limit)
+        if self._kv_bytes is not None and need > self._kv_bytes:
+            raise ContextError(
+                f"{limit} tokens need {need >> 20} MiB of keys and values, and {self._kv_bytes >> 20} MiB are allowed: "
+                "ask for fewer tokens, or allow more memory"
+            )
+        adaptive = self.controller is not None and gamma is None
+        most = self._adaptive_gamma if adaptive else self._gammas[name]
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        tokenizer = self.target.tokenizer
+        if isinstance(prediction, str):
+            prediction = tokenizer.encode(prediction, add_special=False)
         session = Session(
             id=next(self._ids),
             tokens=ids,
             prompt_length=len(ids),
             params=params,
-            pipeline=Pipeline(params),
-            coins=KeyedCoins(seed, sampler=self._sampler),
+            pipeline=Pipeline(
+                params,
+                len(ids),
+                vocab_size=self.target.runtime.vocab_size,
+                grammars=self._grammars,
+                sampler=self._sampler,
+            ),
+            coins=KeyedCoins(seed, sample, self._sampler),
             limit=limit,
-            gamma=self.gamma if gamma is None else gamma,
+            gamma=most if gamma is None else gamma,
+            rule=self._rules[rule],
+            drafters=self._drafters if adaptive and drafter is None else {name: self._drafters[name]},
+            drafter_name=name,
+            adaptive=adaptive,
+            prediction=prediction or (),
+            tenant=tenant,
         )
         report = session.report
-        report.drafter, report.rule = self.drafter_name if session.gamma else "none", self.rule_name
+        report.drafter, report.rule = name if session.gamma else "none", rule
         report.gamma, report.seed, report.prompt_tokens = session.gamma, seed, len(ids)
         if len(ids) >= limit:
             session.finish = "length"
-        text = TextState(StreamDecoder(self.target.tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
+        text = TextState(StreamDecoder(tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
-        return _Answer(session, text, own_ends | frozenset(params.stop_token_ids))
+        logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        return Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs)
 
-    def _run(self, answers: list[_Answer]) -> list[Result]:
-        """Run sessions to their ends, at most max_batch at a time, the next one joining as one leaves."""
-        waiting = deque(answer for answer in answers if answer.session.finish is None)
-        active: list[_Answer] = []
-        try:
-            while waiting or active:
-                joining = [waiting.popleft() for _ in range(min(len(waiting), self._max_batch - len(active)))]
-                active += joining
-                with self._lock:
-                    self._admit(joining)
-                    self._loop.round([answer.session for answer in active])
-                    for answer in active:
-                        if answer.session.finish is not None:
-                            self._release(answer)
-                active = [answer for answer in active if answer.session.finish is None]
-        finally:
-            with self._lock:
-                for answer in active:
-                    self._release(answer)
-        return [self._finish(answer) for answer in answers]
-
-    def _admit(self, answers: list[_Answer]) -> None:
-        self._running |= {answer.session.id: answer for answer in answers}
-        self._loop.admit([answer.session for answer in answers])
-
-    def _release(self, answer: _Answer) -> None:
-        self._running.pop(answer.session.id, None)
-        self._loop.release(answer.session)
-
-    def _stream(self, answer: _Answer) -> Generator[Event, None, None]:
-        session, text = answer.session, answer.text
-        shown = session.prompt_length
-        try:
-            if session.finish is None:
-                with self._lock:
-                    self._admit([answer])
-            while session.finish is None:
-                with self._lock:
-                    self._loop.round([session])
-                if session.finish is not None:
-                    break
-                piece, count = text.take()
-                if piece or count:
-                    yield Event(piece, session.tokens[shown : shown + count])
-                    shown += count
-            text.finish()
-            piece, count = text.take(final=True)
-            yield Event(piece, session.tokens[shown : shown + count], session.finish)
-        finally:
-            with self._lock:
-                self._release(answer)
-
-    def _commit(self, session: Session, tokens: Sequence[int]) -> int:
+    def _commit(self, session: Session, tokens: Sequence[int], rows: Sequence[Tensor]) -> int:
         """The one place where an answer ends: end tokens, stop strings, the limit of length."""
         answer = self._running[session.id]
-        for taken, token in enumerate(tokens, start=1):
+        for taken, (token, row) in enumerate(zip(tokens, rows, strict=True), start=1):
             session.tokens.append(token)
             stopped = answer.text.push(token)
-            answer.drafted.append(taken < len(tokens))  # the last one is the target's own
+            if answer.logprobs is not None:
+                answer.logprobs.append(token_logprobs(row, token, session.params.logprobs or 0))
             if stopped or token in answer.ends:
                 session.finish = "stop"
             elif len(session.tokens) >= session.limit:
@@ -268,18 +316,26 @@ class Engine:
                 return taken
         return len(tokens)
 
-    def _finish(self, answer: _Answer) -> Result:
-        """The result of a session that has been released."""
+    def _finish(self, answer: Answer) -> Result:
+        """The result of a request that holds nothing any more."""
         session, text = answer.session, answer.text
         text.finish()
         report = session.report
         report.emitted = text.tokens
-        unseen = sum(answer.drafted[text.tokens :])  # drafts that stood, behind the cut of a stop string
+        # Drafts that stood, behind the cut of a stop string.
+        unseen = sum(origin not in ("correction", "bonus", "plain") for origin in session.origins[text.tokens :])
         report.accepted -= unseen
         report.tested -= unseen
         report.pass_seconds = self.pass_seconds
-        ids = session.generated[: text.tokens]
-        return Result(text.text, ids, session.finish or "cancelled", session.prompt_length, report)
+        return Result(
+            text.text,
+            session.generated[: text.tokens],
+            session.finish or "cancelled",
+            session.prompt_length,
+            report,
+            session.origins[: text.tokens],
+            None if answer.logprobs is None else answer.logprobs[: text.tokens],
+        )
 
     def pass_seconds(self, rows: int, cached: int = 128, repeats: int = 3) -> float:
         """Seconds of a target pass over ``rows`` rows behind ``cached`` entries: the median of some
@@ -308,6 +364,11 @@ def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:
     _check_kind(prompt)
     # An empty list is an empty batch: there is nothing to say which other kind it was meant to be.
     return isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], (int, Mapping)))
+
+
+def _known(what: str, name: object, known: Mapping[str, object]) -> None:
+    if name not in known:
+        raise ParameterError(f"{what} must be one of {', '.join(known)}, which were loaded, not {name!r}")
 
 
 def _check_kind(prompt: object) -> None:

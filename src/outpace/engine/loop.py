@@ -1,28 +1,31 @@
 """The round: propose, one target pass, verify, commit, keep, observe.
 
-Plain decoding is the same loop with nothing proposed. Between rounds every session holds
-``cache.length(slot) == len(tokens) - 1``: the last token is pending.
+Plain decoding is the same loop with nothing proposed. A session that has just been admitted first reads its
+prompt, in pieces that share their passes with the rounds of the others. From then on every session holds
+``cache.length(slot) == len(tokens) - 1`` between rounds: the last token is pending.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 
 from torch import Tensor
 
 from ..core.cache import KVCache
 from ..core.errors import DrafterError
-from ..core.protocols import Drafter, Rule, Runtime, Session
-from ..core.types import Chunk, Forward, Law, Proposal, Verdict
+from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
+from ..core.types import Chunk, Forward, Law, Proposal, RoundSeconds, Verdict
+from .prefixes import Prefixes
 
 logger = logging.getLogger("outpace")
 
 _FAILED = "drafting failed, decoding plainly"
 
-Commit = Callable[[Session, Sequence[int]], int]
-"""Appends tokens to the session up to its first stop, sets ``finish`` there, returns how many it took."""
+Commit = Callable[[Session, Sequence[int], Sequence[Tensor]], int]
+"""Appends tokens to the session up to its first stop, sets ``finish`` there, returns how many it took.
+The rows ``[vocab_size]`` are the target's logits that each token was judged by."""
 
 
 class TargetLaws(Sequence[Law]):
@@ -44,115 +47,178 @@ class TargetLaws(Sequence[Law]):
 
 
 class Loop:
-    """Runs rounds over any set of admitted sessions. Not safe for several threads at once: see Engine."""
+    """Runs rounds over any set of admitted sessions. Not safe for several threads at once: see Engine.
+
+    ``drafter`` and ``rule`` serve sessions that name none of their own. ``prefill_rows``: prompt rows a pass.
+    ``prefix_bytes``: memory for the cached beginnings of requests that have ended, 0 for none.
+    """
 
     def __init__(
-        self, runtime: Runtime, drafter: Drafter, rule: Rule, commit: Commit, *, prefill_rows: int = 256
+        self,
+        runtime: Runtime,
+        drafter: Drafter,
+        rule: Rule,
+        commit: Commit,
+        *,
+        controller: Controller | None = None,
+        prefill_rows: int = 256,
+        prefix_bytes: int = 0,
     ) -> None:
         self._runtime, self._drafter, self._rule, self._commit = runtime, drafter, rule, commit
-        self._prefill_rows = prefill_rows
-        self._trees = rule.TREES and runtime.capabilities().trees
+        self._controller, self._prefill_rows = controller, prefill_rows
+        self._trees = runtime.capabilities().trees
         self.cache: KVCache = runtime.new_cache()
+        # Other chunks of a prompt may round otherwise where rows are not invariant: nothing is reused there.
+        self.prefixes = Prefixes(self.cache, prefix_bytes if runtime.capabilities().row_invariant else 0)
 
     def admit(self, sessions: Sequence[Session]) -> None:
-        """Give each session a slot, read its prompt but for the pending token, and tell the drafter."""
+        """Give each session a slot, with what is already known of its prompt, and tell its drafters."""
         for session in sessions:
-            session.slot = self.cache.open(max(1, session.limit))
-        self._prefill(sessions)
-        for session in sessions:
+            session.rule = session.rule or self._rule
+            if not session.drafters:
+                session.drafter_name = session.drafter_name or "draft"
+                session.drafters = {session.drafter_name: self._drafter}
+            # A drafter that wants features wants those of the whole prompt.
+            reuse = not any(drafter.needs for drafter in session.drafters.values())
+            session.cache = self.cache
+            session.slot = self.prefixes.open(session) if reuse else self.cache.open(max(1, session.limit))
             if session.gamma > 0:
-                start = perf_counter()
-                try:
-                    self._drafter.begin(session)
-                except Exception as error:  # whatever a drafter does, the target still answers
-                    self._switch_off(session, error)
-                session.report.seconds_draft_prefill += perf_counter() - start
-
-    def _prefill(self, sessions: Sequence[Session]) -> None:
-        queue = [(session, len(session.tokens) - 1) for session in sessions]
-        while queue:
-            start, room, chunks, sharers = perf_counter(), self._prefill_rows, [], []
-            for session, end in queue:
-                done = self.cache.length(session.slot)
-                part = session.tokens[done : min(end, done + room)]
-                if part:
-                    chunks.append(Chunk(session.slot, part, logits_from=len(part)))
-                    sharers.append(session)
-                    room -= len(part)
-            if chunks:
-                self._runtime.forward(chunks, self.cache)
-            for session in sharers:
-                session.report.seconds_prefill += (perf_counter() - start) / len(sharers)
-            queue = [(session, end) for session, end in queue if self.cache.length(session.slot) < end]
+                for name in list(session.drafters):
+                    try:
+                        session.drafters[name].begin(session)
+                    except Exception as error:  # whatever a drafter does, the target still answers
+                        self._switch_off(session, name, error)
 
     def release(self, session: Session) -> None:
         """Free what the session holds; safe at any point after admit."""
         if session.slot >= 0:
-            self.cache.close(session.slot)
+            self.prefixes.close(session)
             session.slot = -1
-        try:
-            self._drafter.end(session)
-        except Exception as error:
-            self._warn(session, error)
+        for drafter in session.drafters.values():
+            self._end(drafter, session)
 
     def round(self, sessions: Sequence[Session]) -> None:
-        """One round for all sessions; each gains at least one token."""
+        """One round: sessions that still read their prompts read on, each of the others gains at least one token."""
         t0 = perf_counter()
-        proposals = self._propose(sessions)
+        prompts = self._prompt_chunks(sessions)
+        deciding = [session for session in sessions if self._unread(session) == 0]
+        draft_prefill = -sum(session.report.seconds_draft_prefill for session in deciding)
+        proposals = self._propose(deciding)
+        draft_prefill += sum(session.report.seconds_draft_prefill for session in deciding)
         t1 = perf_counter()
-        chunks = [
+        decisions = [
             Chunk(s.slot, [s.pending, *p.tokens], None if p.is_chain else [-1, *(parent + 1 for parent in p.parents)])
-            for s, p in zip(sessions, proposals, strict=True)
+            for s, p in zip(deciding, proposals, strict=True)
         ]
-        forward = self._runtime.forward(chunks, self.cache, self._drafter.needs)
+        forward = self._pass(prompts, deciding, decisions)
         t2 = perf_counter()
-        verdicts = [
-            self._rule.verify(p, TargetLaws(s, p, logits), s.coins, len(s.tokens))
-            for s, p, logits in zip(sessions, proposals, forward.logits, strict=True)
-        ]
+        verdicts = [self._verify(s, p, rows) for s, p, rows in zip(deciding, proposals, forward.logits, strict=True)]
         t3 = perf_counter()
-        for session, proposal, verdict in zip(sessions, proposals, verdicts, strict=True):
-            self._settle(session, proposal, verdict)
-        self._observe(sessions, verdicts, forward)
+        judged = [
+            (session, proposal, verdict, _only(forward, i))
+            for i, (session, proposal, verdict) in enumerate(zip(deciding, proposals, verdicts, strict=True))
+            if verdict is not None
+        ]
+        for session, proposal, verdict, seen in judged:
+            self._settle(session, proposal, verdict, seen.logits[0])
+        self._observe(judged)
         t4 = perf_counter()
+        prompt_rows = sum(len(chunk.tokens) for _, chunk in prompts)
+        a_row = (t2 - t1) / (prompt_rows + sum(len(chunk.tokens) for chunk in decisions))
+        for session, chunk in prompts:
+            session.report.seconds_prefill += a_row * len(chunk.tokens)
+        for session, chunk in zip(deciding, decisions, strict=True):
+            session.report.seconds_draft += (t1 - t0 - draft_prefill) / len(deciding)
+            session.report.seconds_target += a_row * len(chunk.tokens)
+            session.report.seconds_sample += (t3 - t2) / len(deciding)
+            session.report.seconds_other += (t4 - t3) / len(deciding)
+        if self._controller is not None and judged:
+            known, tried, ruled, _ = zip(*judged, strict=True)
+            cost = RoundSeconds(t1 - t0 - draft_prefill, t2 - t1, t3 - t2, t4 - t3, prompt_rows)
+            self._controller.observe(known, tried, ruled, cost)
+
+    def _unread(self, session: Session) -> int:
+        """Prompt tokens that are not cached yet, the pending one apart."""
+        return len(session.tokens) - 1 - self.cache.length(session.slot)
+
+    def _prompt_chunks(self, sessions: Sequence[Session]) -> list[tuple[Session, Chunk]]:
+        """What this pass reads of the prompts, first come, first served."""
+        chunks, room = [], self._prefill_rows
         for session in sessions:
-            report, share = session.report, 1 / len(sessions)
-            report.seconds_draft += (t1 - t0) * share
-            report.seconds_target += (t2 - t1) * share
-            report.seconds_sample += (t3 - t2) * share
-            report.seconds_other += (t4 - t3) * share
+            rows = min(self._unread(session), room)
+            if rows > 0:
+                done = self.cache.length(session.slot)
+                chunks.append((session, Chunk(session.slot, session.tokens[done : done + rows], logits_from=rows)))
+                room -= rows
+        return chunks
+
+    def _pass(
+        self, prompts: Sequence[tuple[Session, Chunk]], deciding: Sequence[Session], decisions: Sequence[Chunk]
+    ) -> Forward:
+        """One pass over all rows: shows the prompts' to their drafters, returns the decisions'."""
+        firsts = [self.cache.length(session.slot) for session, _ in prompts]
+        drafting = [s for s in (*(session for session, _ in prompts), *deciding) if s.gamma > 0]
+        needs = sorted({name for s in drafting for drafter in s.drafters.values() for name in drafter.needs})
+        forward = self._runtime.forward([*(chunk for _, chunk in prompts), *decisions], self.cache, needs)
+        for i, ((session, _), first) in enumerate(zip(prompts, firsts, strict=True)):
+            for name, drafter in list(session.drafters.items()):
+                if drafter.needs and session.gamma > 0:
+                    try:
+                        drafter.read(session, first, _only(forward, i))  # type: ignore[attr-defined]
+                    except Exception as error:
+                        self._switch_off(session, name, error)
+        skipped = len(prompts)
+        return Forward(forward.logits[skipped:], {name: rows[skipped:] for name, rows in forward.features.items()})
 
     def _propose(self, sessions: Sequence[Session]) -> list[Proposal]:
-        """The drafter's proposals; where it raises or breaks its contract, none, reported once."""
+        """The drafters' proposals; where one raises or breaks its contract, none, reported once."""
         # The round adds a token of the target's own, so drafts beyond limit - 1 could never be emitted.
         budgets = [max(0, min(s.gamma, s.limit - len(s.tokens) - 1)) for s in sessions]
+        if self._controller is not None and any(session.adaptive for session in sessions):
+            chosen = self._controller.budgets(sessions, budgets)
+            budgets = [
+                max(0, min(most, less)) if session.adaptive else most
+                for session, most, less in zip(sessions, budgets, chosen, strict=True)
+            ]
         proposals = [Proposal() for _ in sessions]
-        drafting = [i for i, budget in enumerate(budgets) if budget > 0]
-        if not drafting:
-            return proposals
-        try:
-            answers = self._drafter.propose([sessions[i] for i in drafting], [budgets[i] for i in drafting])
-            if len(answers) != len(drafting):
-                raise DrafterError(f"{len(answers)} proposals came for {len(drafting)} sessions")
-        except Exception as error:
-            for i in drafting:
-                self._warn(sessions[i], error)
-            return proposals
-        for i, proposal in zip(drafting, answers, strict=True):
+        for drafter, members in _by_drafter([(i, s) for i, s in enumerate(sessions) if budgets[i] > 0]):
             try:
-                proposal.check(self._runtime.vocab_size, budgets[i], self._trees)
-                proposals[i] = proposal
+                answers = drafter.propose([sessions[i] for i in members], [budgets[i] for i in members])
+                if len(answers) != len(members):
+                    raise DrafterError(f"{len(answers)} proposals came for {len(members)} sessions")
             except Exception as error:
-                self._warn(sessions[i], error)
+                for i in members:
+                    self._warn(sessions[i], error)
+                continue
+            for i, proposal in zip(members, answers, strict=True):
+                try:
+                    proposal.check(self._runtime.vocab_size, budgets[i], self._trees and sessions[i].rule.TREES)
+                    proposals[i] = proposal
+                except Exception as error:
+                    self._warn(sessions[i], error)
         return proposals
 
-    def _settle(self, session: Session, proposal: Proposal, verdict: Verdict) -> None:
+    def _verify(self, session: Session, proposal: Proposal, logits: Tensor) -> Verdict | None:
+        """The rule's verdict. A law that cannot be had ends this session, and leaves the others alone."""
+        try:
+            return session.rule.verify(
+                proposal, TargetLaws(session, proposal, logits), session.coins, len(session.tokens)
+            )
+        except Exception as error:
+            session.finish, session.error = "error", error
+            self.cache.keep(session.slot, len(session.tokens) - 1, [])
+            return None
+
+    def _settle(self, session: Session, proposal: Proposal, verdict: Verdict, logits: Tensor) -> None:
         """Commit what stands, bring the cache to it, and count it."""
         base = len(session.tokens)
         tokens = [*(proposal.tokens[node] for node in verdict.path), verdict.token]
-        taken = self._commit(session, tokens)
+        taken = self._commit(session, tokens, [logits[node + 1] for node in (-1, *verdict.path)])
         # The last token taken is the next pending one; those before it stay cached behind the old one.
         self.cache.keep(session.slot, base - 1, [0, *(node + 1 for node in verdict.path[: taken - 1])])
+        sources = proposal.origins or [session.drafter_name] * len(proposal)
+        origins = [*(sources[node] for node in verdict.path), verdict.kind if len(proposal) else "plain"]
+        session.origins += origins[:taken]
         report = session.report
         report.target_passes += 1
         report.drafted += len(proposal)
@@ -160,25 +226,60 @@ class Loop:
         report.accepted += min(taken, len(verdict.path))
         report.tested += min(taken, verdict.tested)
 
-    def _observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], forward: Forward) -> None:
-        drafting = [i for i, session in enumerate(sessions) if session.gamma > 0]
-        if not drafting:
-            return
-        seen = [
-            Forward([forward.logits[i]], {name: [rows[i]] for name, rows in forward.features.items()}) for i in drafting
-        ]
-        try:
-            self._drafter.observe([sessions[i] for i in drafting], [verdicts[i] for i in drafting], seen)
-        except Exception as error:  # its state can no longer be trusted
-            for i in drafting:
-                self._switch_off(sessions[i], error)
+    def _observe(self, judged: Sequence[tuple[Session, Proposal, Verdict, Forward]]) -> None:
+        """Tell every drafter of every session what the round brought."""
+        told: dict[int, tuple[Drafter, list[tuple[Session, str, Verdict, Forward]]]] = {}
+        for session, _, verdict, seen in judged:
+            if session.gamma > 0:
+                for name, drafter in session.drafters.items():
+                    view = (verdict, seen) if name == session.drafter_name else _as_chain(verdict, seen)
+                    told.setdefault(id(drafter), (drafter, []))[1].append((session, name, *view))
+        for drafter, members in told.values():
+            sessions, names, verdicts, forwards = zip(*members, strict=True)
+            try:
+                drafter.observe(sessions, verdicts, forwards)
+            except Exception as error:  # its state can no longer be trusted
+                for session, name in zip(sessions, names, strict=True):
+                    self._switch_off(session, name, error)
 
-    def _switch_off(self, session: Session, error: Exception) -> None:
+    def _switch_off(self, session: Session, name: str, error: Exception) -> None:
+        """This drafter drafts no more for the session; where it was at work, nothing does."""
         self._warn(session, error)
-        session.gamma = 0
+        if name == session.drafter_name:
+            session.gamma = 0
+        else:
+            drafter = session.drafters[name]
+            session.drafters = {other: one for other, one in session.drafters.items() if other != name}
+            self._end(drafter, session)
+
+    def _end(self, drafter: Drafter, session: Session) -> None:
+        try:
+            drafter.end(session)
+        except Exception as error:
+            self._warn(session, error)
 
     def _warn(self, session: Session, error: Exception) -> None:
         """Report the session's first failure to draft: later ones may differ in words, not in effect."""
         if not any(warning.startswith(_FAILED) for warning in session.report.warnings):
             session.report.warnings.append(f"{_FAILED}: {type(error).__name__}: {error}")
             logger.warning("%s", session.report.warnings[-1])
+
+
+def _only(forward: Forward, i: int) -> Forward:
+    """The part of a pass that belongs to one chunk."""
+    return Forward([forward.logits[i]], {name: [rows[i]] for name, rows in forward.features.items()})
+
+
+def _as_chain(verdict: Verdict, seen: Forward) -> tuple[Verdict, Forward]:
+    """The accepted tokens as if they had been proposed as a chain, and the rows of these alone."""
+    rows = [0, *(node + 1 for node in verdict.path)]
+    part = {name: [tensors[0][rows]] for name, tensors in seen.features.items()}
+    return Verdict(list(range(len(verdict.path))), verdict.token, verdict.kind), Forward([seen.logits[0][rows]], part)
+
+
+def _by_drafter(members: Sequence[tuple[int, Session]]) -> Iterator[tuple[Drafter, list[int]]]:
+    """Places of the sessions that share the drafter at work."""
+    groups: dict[int, tuple[Drafter, list[int]]] = {}
+    for i, session in members:
+        groups.setdefault(id(session.drafter), (session.drafter, []))[1].append(i)
+    yield from groups.values()

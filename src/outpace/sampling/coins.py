@@ -9,24 +9,30 @@ position would use them again in the next round, knowing what they are.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..core.types import USES, Key, Law
 from ..kernels.sampling import NoiseKey, Sampler
 
-_MASK = np.uint64(0xFFFFFFFF)
+_MASK = 0xFFFFFFFF
+_DENSE = 2048  # ids of a law from which on the lazy search over all ids up to the last is cheaper
 _NOISE = len(USES)  # the tag of match noise; tags below it are the uses of round coins
 
+Words = TypeVar("Words", int, "np.ndarray")
 
-def philox(counter: tuple[np.ndarray, ...], seed: int) -> tuple[np.ndarray, ...]:
-    """Philox4x32-10. ``counter``: four uint64 arrays of 32-bit words; ``seed``: 64 bits. Four arrays alike."""
+
+def philox(counter: tuple[Words, Words, Words, Words], seed: int) -> tuple[Words, Words, Words, Words]:
+    """Philox4x32-10. ``counter``: four 32-bit words, as int or as uint64 arrays; ``seed``: 64 bits. Four alike."""
     c0, c1, c2, c3 = counter
-    k0, k1 = np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)
+    k0, k1 = seed & _MASK, seed >> 32
     for _ in range(10):
-        first, second = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         c0, c1, c2, c3 = (second >> 32) ^ c1 ^ k0, second & _MASK, (first >> 32) ^ c3 ^ k1, first & _MASK
-        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & _MASK, (k1 + np.uint64(0xBB67AE85)) & _MASK
+        k0, k1 = (k0 + 0x9E3779B9) & _MASK, (k1 + 0xBB67AE85) & _MASK
     return c0, c1, c2, c3
 
 
@@ -57,25 +63,38 @@ class KeyedCoins:
     def uniform(self, key: Key) -> float:
         """A number in [0, 1) with 53 random bits."""
         words = (key.node & 0xFFFFFFFF, key.base, self.sample, USES.index(key.use))
-        counter = tuple(np.array([word], dtype=np.uint64) for word in words)
-        high, low, _, _ = philox(counter, self.seed)
-        return ((int(high[0]) << 21) | (int(low[0]) >> 11)) * 2.0**-53
+        high, low, _, _ = philox(words, self.seed)
+        return ((high << 21) | (low >> 11)) * 2.0**-53
 
     def bernoulli(self, key: Key, prob: float) -> bool:
         return self.uniform(key) < prob
 
     def categorical(self, key: Key, law: Law) -> int:
-        return law.token(0) if law.size == 1 else quantile(law, self.uniform(key))
+        if law.size == 1:
+            return law.token(0)
+        if self._sampler is not None and law.probs.dtype == torch.float32:
+            return law.token(self._sampler.quantile(law.probs, self.uniform(key)))
+        return quantile(law, self.uniform(key))
+
+    def gumbel(self, position: int, ids: Tensor) -> Tensor:
+        """The ``match`` noise of token ``ids`` at a position: ``[n]`` float64."""
+        if self._sampler is not None:
+            return self._sampler.gumbel(self._key(position), ids)
+        return torch.from_numpy(gumbel_noise(self.seed, self.sample, position, ids.numpy()))
 
     def gumbel_argmax(self, position: int, law: Law) -> int:
         if law.size == 1:
             return law.token(0)
-        if self._sampler is not None and law.scores.dtype == torch.float32:
-            key = NoiseKey(seed=self.seed, position=position, sample=self.sample, tag=_NOISE)
+        scores = law.scores
+        if self._sampler is not None and scores.dtype == torch.float32:
             if law.ids is None:
-                return self._sampler.perturbed_argmax(law.scores, 1.0, key)
-            noise = self._sampler.gumbel(key, law.ids)
-        else:
-            ids = np.arange(law.size) if law.ids is None else law.ids.numpy()
-            noise = torch.from_numpy(gumbel_noise(self.seed, self.sample, position, ids))
-        return law.token(int(torch.argmax(law.scores.double() + noise)))
+                return self._sampler.perturbed_argmax(scores, 1.0, self._key(position))
+            if law.size >= _DENSE:
+                everyone = torch.full((law.token(-1) + 1,), -torch.inf)
+                everyone[law.ids] = scores
+                return self._sampler.perturbed_argmax(everyone, 1.0, self._key(position))
+        ids = torch.arange(law.size) if law.ids is None else law.ids
+        return law.token(int(torch.argmax(scores.double() + self.gumbel(position, ids))))
+
+    def _key(self, position: int) -> NoiseKey:
+        return NoiseKey(seed=self.seed, position=position, sample=self.sample, tag=_NOISE)

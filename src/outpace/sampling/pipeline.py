@@ -1,59 +1,123 @@
-"""Temperature, top-k, top-p and min-p: from one row of logits to the law of the next token.
+"""From one row of logits to the law of the next token.
 
-The controls act in this order, each on what the one before left, renormalised: temperature, top-k,
-top-p (the smallest set of most probable tokens whose mass reaches it), min-p (relative to the most
-probable token). Ties are broken by the lower token id everywhere. A row is computed alone, so that no
-other row can change a bit of it. Probabilities are in the logits' own precision, at least float32.
+The controls act in this order, each on what the one before left:
+
+1. grammar: tokens that the constraint forbids are left out;
+2. logit bias, repetition penalty, frequency penalty, presence penalty, with the counts of the row's own prefix;
+3. temperature;
+4. top-k; top-p (the smallest set of most probable tokens whose mass reaches it, renormalised after top-k);
+   min-p (relative to the most probable token).
+
+Temperature 0 takes the greatest logit after steps 1 and 2. Ties are broken by the lower token id everywhere. A row is
+computed alone, so that no other row can change a bit of it; its law depends on logits and prefix alone, whatever was
+asked before. Probabilities are in the logits' own precision, at least float32.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..core.errors import NumericsError
+from ..core.errors import NumericsError, ParameterError
 from ..core.types import Law, SamplingParams
+from ..kernels.sampling import Sampler
+from .grammar import Grammars
+from .penalties import Penalties
 
 _COLDEST = 1e-30  # below it float32 would divide by zero; nothing but exact ties is left long before
 _NUCLEUS = 1024  # tokens sorted first when looking for the top-p set; a full sort only if they fall short
 
 
 class Pipeline:
-    """The logits pipeline of one request."""
+    """The logits pipeline of one request.
 
-    def __init__(self, params: SamplingParams) -> None:
-        self._params = params
+    ``prompt_length``: how many first tokens of every prefix are the prompt's. ``vocab_size``: checks the ids of
+    ``logit_bias`` where given. ``grammars``: needed for a constraint. ``sampler``: the C kernels, which keep the same
+    tokens faster. Raises ParameterError for a bias beyond the vocabulary and for a constraint that cannot be used.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_length: int = 0,
+        *,
+        vocab_size: int | None = None,
+        grammars: Grammars | None = None,
+        sampler: Sampler | None = None,
+    ) -> None:
+        self._params, self._prompt_length, self._sampler = params, prompt_length, sampler
+        if vocab_size is not None and max(params.logit_bias, default=0) >= vocab_size:
+            beyond = max(params.logit_bias)
+            raise ParameterError(f"logit_bias names token {beyond}, but the vocabulary ends at {vocab_size - 1}")
+        self._penalties = Penalties(params, prompt_length) if Penalties.wanted(params) else None
+        self._grammar = None
+        if params.constraint is not None:
+            if grammars is None:
+                raise ParameterError("constraint needs a tokenizer, and this pipeline has none")
+            self._grammar = grammars.grammar(params.constraint)
 
     def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
-        """The law after ``prefix`` from its logits ``[vocab_size]``. Raises NumericsError on NaN or +inf."""
+        """The law after ``prefix`` from its logits ``[vocab_size]``. Raises NumericsError on NaN or +inf, and
+        ConstraintError where the constraint cannot be followed."""
         params = self._params
-        if logits.dtype not in (torch.float32, torch.float64):
-            logits = logits.float()
-        top, best = torch.max(logits, dim=-1)  # NaN wins a max, so one look finds it
-        if not torch.isfinite(top):
-            raise NumericsError(
-                f"the model gave {float(top)} as its greatest logit after {len(prefix)} tokens: its weights or "
-                "its precision are at fault; try --weights f32 or another file"
-            )
-        if params.temperature == 0:
-            return Law.point(int(best), logits.dtype)
-        scores = (logits - top) / max(params.temperature, _COLDEST)  # [vocab_size]
-        if not (0 < params.top_k < scores.numel() or params.top_p < 1 or params.min_p > 0):
-            return Law(scores=scores)
+        scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()  # [vocab_size]
         ids = None
+        if self._penalties is not None:
+            scores = self._penalties.adjust(scores, prefix)
+        if self._grammar is not None:
+            ids = self._grammar.allowed(prefix[self._prompt_length :])
+            ids = ids[: int(torch.searchsorted(ids, scores.numel()))]
+            scores = _possible(scores[ids])  # [s]
+        fast = self._sampler if scores.dtype == torch.float32 else None
+        best, top = _greatest(scores, fast, len(prefix))
+        if params.temperature == 0 or scores.numel() == 1:
+            return Law.point(best if ids is None else int(ids[best]), scores.dtype)
         if 0 < params.top_k < scores.numel():
-            ids = _top_k(scores, params.top_k)
-            scores = scores[ids]
-        probs = torch.softmax(scores, dim=-1)  # [s]
+            kept = fast.top_k(scores, params.top_k) if fast else _top_k(scores, params.top_k)
+            scores, ids = scores[kept], kept if ids is None else ids[kept]
+        scores = scores - top
+        if params.temperature != 1:
+            scores /= max(params.temperature, _COLDEST)
         if params.top_p < 1:
-            kept = _top_p(probs, params.top_p)
-            probs, ids = probs[kept], kept if ids is None else ids[kept]
+            probs = torch.softmax(scores, dim=-1)
+            kept = fast.top_p(probs, params.top_p) if fast else _top_p(probs, params.top_p)
+            scores, ids = scores[kept], kept if ids is None else ids[kept]
         if params.min_p > 0:
-            kept = torch.nonzero(probs >= params.min_p * probs.max()).flatten()
-            probs, ids = probs[kept], kept if ids is None else ids[kept]
-        return Law(probs / probs.sum(), ids)
+            floor = math.log(params.min_p)  # the most probable token has score 0
+            kept = fast.at_least(scores, floor) if fast else torch.nonzero(scores >= floor).flatten()
+            scores, ids = scores[kept], kept if ids is None else ids[kept]
+        return Law(ids=ids, scores=scores)
+
+    def forced(self, prefix: Sequence[int]) -> list[int]:
+        """Tokens of the text that the constraint leaves no choice about after ``prefix``; none without one. A draft
+        like any other: the same text may be written in other tokens."""
+        return [] if self._grammar is None else self._grammar.forced(prefix[self._prompt_length :])
+
+
+def _greatest(scores: Tensor, sampler: Sampler | None, length: int) -> tuple[int, float]:
+    """Place and value of the greatest score, the first of equals."""
+    if sampler is not None:
+        try:
+            best = sampler.argmax(scores)
+            return best, float(scores[best])
+        except NumericsError:
+            pass  # said in the words below
+    top, place = torch.max(scores, dim=-1)  # NaN wins a max, so one look finds it
+    if not torch.isfinite(top):
+        raise NumericsError(
+            f"the model gave {float(top)} as its greatest logit after {length} tokens: its weights or "
+            "its precision are at fault; try --weights f32 or another file"
+        )
+    return int(place), float(top)
+
+
+def _possible(scores: Tensor) -> Tensor:
+    """Scores of allowed tokens; where the model holds none of them possible, as a draft whose head was pruned
+    may, all are alike."""
+    return torch.zeros_like(scores) if bool((scores == -torch.inf).all()) else scores
 
 
 def _top_k(scores: Tensor, k: int) -> Tensor:

@@ -1,0 +1,167 @@
+"""Structured output: which tokens may come next, as a function of what was generated so far.
+
+llguidance compiles a constraint and computes the masks; here its state follows the prefix, so that the target's
+rows and a draft's, on any branch of a tree, each see the mask of their own prefix. An end token may come where
+the answer is complete. Behind an end token, or behind a token that the constraint forbids (nobody commits to it,
+but a draft may ask), only end tokens are allowed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..core.errors import ConstraintError, ParameterError
+from ..core.types import Constraint
+from .penalties import shared_length
+
+_MASKS = 24  # masks remembered behind the newest: a draft's round is checked with the masks that it drew with
+_SETS = 16  # different masks kept as ids: most places within a string share one
+_COMPILED = 16  # constraints kept compiled
+
+
+class HasBackend(Protocol):
+    """The part of a tokenizer that a grammar needs: see :class:`outpace.models.tokenizer.Tokenizer`."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def backend(self) -> Any: ...  # tokenizers.Tokenizer
+
+
+class Grammars:
+    """Compiles constraints for one tokenizer, and remembers the last few. May be shared between threads.
+
+    ``ends``: the model's end tokens. ``most_bytes``: the longest text of a constraint. ``fuel``: steps of building
+    its automata, about 50,000 a millisecond, so that no text of a few bytes takes minutes; ``step_fuel``: the same
+    for one mask, about 14,000 a millisecond.
+    """
+
+    def __init__(
+        self,
+        tokenizer: HasBackend,
+        ends: Collection[int],
+        *,
+        most_bytes: int = 65_536,
+        fuel: int = 25_000_000,
+        step_fuel: int = 1_000_000,
+    ) -> None:
+        self._tokenizer, self._ends, self._most_bytes = tokenizer, sorted(ends), most_bytes
+        self._fuel, self._step_fuel = fuel, step_fuel
+        self._lock = threading.Lock()
+        self._vocabulary: Any = None
+        self._compiled: OrderedDict[Constraint, Any] = OrderedDict()
+        self._ids = lru_cache(maxsize=_SETS)(_ids)
+
+    def grammar(self, constraint: Constraint) -> Grammar:
+        """The grammar of a constraint, at its beginning.
+
+        Raises ParameterError, naming ``constraint``, when its text is too long, cannot be read or takes too much to
+        compile, and when the model has no end token or llguidance cannot read its tokenizer.
+        """
+        size = len(constraint.text.encode("utf-8", "replace"))
+        if size > self._most_bytes:
+            raise ParameterError(f"constraint has {size} bytes, more than the {self._most_bytes} allowed")
+        with self._lock:
+            matcher = self._compiled.get(constraint)
+            if matcher is None:
+                matcher = self._compiled[constraint] = self._compile(constraint)
+            self._compiled.move_to_end(constraint)
+            if len(self._compiled) > _COMPILED:
+                self._compiled.popitem(last=False)
+            return Grammar(matcher.deep_copy(), self._ends, self._ids)
+
+    def _compile(self, constraint: Constraint) -> Any:
+        import llguidance
+
+        if self._vocabulary is None:
+            if not self._ends:
+                raise ParameterError("constraint needs a model with an end token, and this one has none")
+            try:
+                self._vocabulary = llguidance.LLTokenizer(
+                    self._tokenizer.backend.to_str(), n_vocab=self._tokenizer.size, eos_token=self._ends
+                )
+            except ValueError as error:
+                raise ParameterError(f"constraint cannot be used with this model's tokenizer: {error}") from None
+        kind: Any = constraint.kind
+        try:
+            if kind == "json_object":
+                text = llguidance.grammar_from("json_schema", '{"type": "object"}')
+            else:
+                text = llguidance.grammar_from(kind, constraint.text)
+        except ValueError as error:
+            raise ParameterError(f"constraint {kind} cannot be read: {error}") from None
+        limits = llguidance.LLParserLimits(
+            initial_lexer_fuel=self._fuel, step_lexer_fuel=self._step_fuel, verbose_errors=False
+        )
+        matcher = llguidance.LLMatcher(self._vocabulary, text, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise ParameterError(f"constraint {kind} cannot be used: {matcher.get_error()}")
+        return matcher
+
+
+class Grammar:
+    """One request's state of a constraint: a matcher that stands at the end of ``_path``, and the masks met along it.
+    Prefixes are given without the prompt."""
+
+    def __init__(self, matcher: Any, ends: Sequence[int], ids: Callable[[bytes], Tensor]) -> None:
+        self._matcher, self._ids = matcher, ids
+        self._ends = torch.tensor(ends)
+        self._end_set = frozenset(ends)
+        self._path: list[int] = []  # tokens that the matcher has consumed
+        self._masks: dict[int, Tensor] = {}  # length of prefix to ids
+
+    def allowed(self, prefix: Sequence[int]) -> Tensor:
+        """Ids of the tokens that may follow ``prefix``: ascending int64, never none. Raises ConstraintError where
+        working them out takes too much, or where no token of the vocabulary goes on."""
+        shared, length = shared_length(self._path, prefix), len(prefix)
+        if shared < length and not self._reach(prefix, shared):
+            return self._ends
+        if length not in self._masks:
+            self._reach(prefix, length)
+            mask = self._ids(self._matcher.compute_bitmask())
+            self._check(mask.numel() > 0)
+            self._masks = {n: kept for n, kept in self._masks.items() if n > length - _MASKS} | {length: mask}
+        return self._masks[length]
+
+    def forced(self, prefix: Sequence[int]) -> list[int]:
+        """Tokens of the text that must follow ``prefix``, as the tokenizer would write it: a good draft, and no more
+        than that, since the same text may be written in other tokens. Empty where there is a choice."""
+        if not self._reach(prefix, shared_length(self._path, prefix)):
+            return []
+        tokens: list[int] = self._matcher.compute_ff_tokens()
+        self._check()
+        return tokens
+
+    def _reach(self, prefix: Sequence[int], shared: int) -> bool:
+        """Bring the matcher to the end of ``prefix``, of which it has ``shared`` tokens; False where that cannot be."""
+        back = len(self._path) - shared
+        if back:
+            self._matcher.rollback(back)
+            del self._path[shared:]
+            self._masks = {length: mask for length, mask in self._masks.items() if length <= shared}
+        rest = list(prefix[shared:])
+        end = next((i for i, token in enumerate(rest) if token in self._end_set), len(rest))
+        # An end token is never fed to the matcher: whether that can be rolled back depends on why it stopped.
+        taken = self._matcher.try_consume_tokens(rest[:end]) if end else 0
+        self._path += rest[:taken]
+        self._check()
+        return bool(taken == len(rest))
+
+    def _check(self, goes_on: bool = True) -> None:
+        if self._matcher.is_error() or not goes_on:
+            reason = self._matcher.get_error() or "no token of the vocabulary goes on"
+            raise ConstraintError(f"constraint cannot be followed after {len(self._path)} tokens: {reason}")
+
+
+def _ids(bits: bytes) -> Tensor:
+    """The ids whose bits are set."""
+    return torch.from_numpy(np.flatnonzero(np.unpackbits(np.frombuffer(bits, dtype=np.uint8), bitorder="little")))

@@ -1,0 +1,59 @@
+"""Tokenizers of a few letters, and drafts that know what is to come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers
+
+from outpace.audit.toy import LogitsOf, ToyRuntime
+from outpace.core.protocols import Parts, Runtime
+from outpace.models.pairing import Encoder
+from outpace.models.tokenizer import Tokenizer
+
+
+def letters(*words: str) -> Tokenizer:
+    """A byte-level tokenizer of these words, ids in their order; longer words are merges of the letters in order."""
+    vocab = {word: index for index, word in enumerate(words)}
+    merges = [(word[:-1], word[-1]) for word in words if len(word) > 1]
+    backend = tokenizers.Tokenizer(models.BPE(vocab, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    backend.decoder = decoders.ByteLevel()
+    return Tokenizer(backend)
+
+
+def parts(target: Tokenizer, draft: Tokenizer, runtime: Runtime) -> Parts:
+    """A draft of another vocabulary and its target, as a drafter is given them."""
+    return Parts(
+        target.size, draft=runtime, target_model=SimpleNamespace(tokenizer=target),
+        draft_model=SimpleNamespace(tokenizer=draft),
+    )  # fmt: skip
+
+
+def foreseeing(draft: Tokenizer, text: str) -> ToyRuntime:
+    """A draft model that goes on with ``text`` from wherever its own prefix ends in it."""
+
+    encoder = Encoder(draft)
+
+    def logits_of(prefix: Sequence[int]) -> torch.Tensor:
+        known = b"".join(map(draft.token_bytes, prefix)).decode(errors="replace")
+        rest = encoder.go_on(text[len(known) :]) if text.startswith(known) else []
+        logits = torch.zeros(draft.size, dtype=torch.float64)
+        logits[rest[0] if rest else 0] = 20.0
+        return logits
+
+    return ToyRuntime(logits_of, draft.size)
+
+
+def scripted(tokens: Sequence[int], vocab_size: int) -> LogitsOf:
+    """A target that says these tokens, whatever the sampling: all else is far below."""
+
+    def logits_of(prefix: Sequence[int]) -> torch.Tensor:
+        logits = torch.zeros(vocab_size, dtype=torch.float64)
+        logits[tokens[len(prefix)] if len(prefix) < len(tokens) else 0] = 40.0
+        return logits
+
+    return logits_of
