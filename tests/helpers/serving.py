@@ -60,7 +60,9 @@ def serving(engine: Engine, **settings: object) -> Iterator[Live]:
     """Serve an engine; ``settings`` are fields of Settings."""
     listener = bind("127.0.0.1", 0)
     app = create_app(engine, Settings(**{"model": MODEL, **settings}))  # type: ignore[arg-type]
-    config = uvicorn.Config(app, http="h11", ws="none", loop="asyncio", lifespan="on", log_level="warning")
+    config = uvicorn.Config(
+        app, http="h11", ws="none", loop="asyncio", lifespan="on", log_level="warning", timeout_keep_alive=600
+    )  # this machine may stand still for a minute
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -60,4 +60,4 @@ def open_slots(engine: Engine) -> int:
     drafter = engine._loop._drafter
     held = engine._loop.cache.slots + engine.open_requests[0]
     held += drafter._cache.slots if hasattr(drafter, "_cache") else 0
-    return held + sum(len(getattr(drafter, name, ())) for name in ("_states", "_texts"))
+    return held + sum(len(getattr(drafter, name, ())) for name in ("_states", "_readers"))

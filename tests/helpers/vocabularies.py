@@ -1,28 +1,19 @@
-"""Tokenizers of a few letters, and drafts that know what is to come."""
+"""The audit's tokenizers of a few letters, and drafts that know what is to come."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-import tokenizers
 import torch
-from tokenizers import decoders, models, pre_tokenizers
 
 from outpace.audit.toy import LogitsOf, ToyRuntime
+from outpace.audit.vocabularies import letters
 from outpace.core.protocols import Parts, Runtime
 from outpace.models.pairing import Encoder
 from outpace.models.tokenizer import Tokenizer
 
-
-def letters(*words: str) -> Tokenizer:
-    """A byte-level tokenizer of these words, ids in their order; longer words are merges of the letters in order."""
-    vocab = {word: index for index, word in enumerate(words)}
-    merges = [(word[:-1], word[-1]) for word in words if len(word) > 1]
-    backend = tokenizers.Tokenizer(models.BPE(vocab, merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    backend.decoder = decoders.ByteLevel()
-    return Tokenizer(backend)
+__all__ = ["foreseeing", "letters", "parts", "scripted"]
 
 
 def parts(target: Tokenizer, draft: Tokenizer, runtime: Runtime) -> Parts:

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from outpace.core.errors import NumericsError
+from outpace.core.types import Law, SamplingParams
 from outpace.kernels.native import available, open_library
 from outpace.kernels.sampling import NoiseKey, Sampler, perturbed_argmax_numpy, softmax_numpy
-from outpace.sampling.coins import gumbel_noise
+from outpace.sampling.coins import gumbel_noise, quantile
+from outpace.sampling.pipeline import Pipeline, _top_k, _top_p
 
 pytestmark = pytest.mark.skipif(not available(), reason="the C kernels are not built")
 SIZES = [1, 5, 15, 16, 17, 1000, 40_003]
@@ -112,3 +114,84 @@ def test_rows_are_drawn_as_if_alone(sampler):
     alone = [sampler.perturbed_argmax(row, t, key) for row, t, key in zip(logits, temperatures, keys, strict=True)]
     for threads in (1, 2, 3):
         assert sampler.perturbed_argmax_rows(logits, temperatures, keys, threads) == alone
+
+
+def tied_logits(size, seed):
+    """Rows of all sharpnesses, with many ties, zeros of both signs and impossible tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(size, generator=generator) * [0.1, 2.0, 6.0][seed % 3]
+    if seed % 2:
+        logits = (logits * 4).round() / 4
+    if seed % 5 == 0:
+        logits[torch.rand(size, generator=generator) < 0.6] = -torch.inf
+        logits[size // 2] = 0.0
+    logits[size // 3] = -0.0
+    return logits
+
+
+@pytest.mark.parametrize("size", [*SIZES, 5003])
+def test_selection_keeps_what_torch_keeps(sampler, size):
+    for seed in range(4 if size > 10_000 else 12):
+        logits = tied_logits(size, seed)
+        probs = torch.softmax(logits, -1)
+        for k in {1, min(size, 40), max(1, size // 2), size}:
+            assert torch.equal(sampler.top_k(logits, k), _top_k(logits, k))
+        for top_p in (0.05, 0.5, 0.95, 0.999999, 0.99999999):
+            assert torch.equal(sampler.top_p(probs, top_p), _top_p(probs, top_p))
+        floor = float(logits.max()) - 1
+        assert torch.equal(sampler.at_least(logits, floor), torch.nonzero(logits >= floor).flatten())
+
+
+def test_the_greatest_come_last(sampler):
+    """Every token enters the heap."""
+    logits = torch.arange(3000.0)
+    assert sampler.top_k(logits, 40).tolist() == list(range(2960, 3000))
+
+
+@pytest.mark.parametrize("size", [*SIZES, 5003])
+def test_quantile_finds_the_token_whose_stretch_it_is(sampler, size):
+    for seed in range(6):
+        logits = tied_logits(size, seed)
+        probs = torch.softmax(logits, -1)
+        mass = torch.cumsum(probs.double(), 0) / probs.double().sum()
+        for uniform in (0.0, 0.3, 0.77, 1 - 2**-53):
+            expected = quantile(Law(probs), uniform)
+            for found in (sampler.quantile(probs, uniform), sampler.quantile_of_scores(logits, uniform)):
+                assert probs[found] > 0
+                # Another one only where the boundary between the two is the uniform to rounding.
+                assert found == expected or abs(float(mass[min(found, expected)]) - uniform) < 1e-6
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_total(sampler, size):
+    logits = tied_logits(size, 7)
+    expected = float(torch.logsumexp(logits.double(), 0))
+    assert sampler.log_total(logits, float(logits.max())) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.7),
+        SamplingParams(temperature=1.0, top_k=40),
+        SamplingParams(temperature=0.6, top_p=0.95),
+        SamplingParams(temperature=1.0, top_k=40, top_p=0.95),
+        SamplingParams(temperature=1.3, min_p=0.05),
+        SamplingParams(temperature=1.0, top_k=300, top_p=0.9, min_p=0.02),
+    ],
+    ids=str,
+)
+def test_the_pipeline_keeps_the_same_tokens_with_and_without_kernels(sampler, params):
+    fast, slow = Pipeline(params, sampler=sampler), Pipeline(params)
+    kept = []
+    for seed in range(12):
+        logits = tied_logits(4003, seed)
+        one, other = fast.law(logits, []), slow.law(logits, [])
+        assert torch.equal(one.scores, other.scores)
+        assert (one.ids is None) if other.ids is None else torch.equal(one.ids, other.ids)
+        for token in (one.token(0), one.token(one.size - 1)):
+            assert one.prob(token) == pytest.approx(other.prob(token), rel=1e-5)
+        kept.append((one, one.scores.clone()))
+    # What was given out stays as it was: later rows use no memory of earlier laws.
+    assert all(torch.equal(law.scores, scores) for law, scores in kept)

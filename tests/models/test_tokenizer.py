@@ -76,6 +76,15 @@ def test_no_replacement_characters_on_the_way(tokenizer, text):
 
 @pytest.mark.parametrize("tokenizer", ALL)
 @pytest.mark.parametrize("text", TEXTS)
+def test_bytes_of_tokens_joined_are_the_text(tokenizer, text):
+    """Of both kinds; a leading space that a decoder takes away is spelt, and special tokens spell nothing."""
+    spelt = b"".join(tokenizer.token_bytes(i) for i in tokenizer.encode(text, add_special=True)).decode()
+    assert spelt.lstrip(" ") == text.lstrip(" ")
+    assert all(tokenizer.token_bytes(i) == b"" for i in tokenizer.special_ids)
+
+
+@pytest.mark.parametrize("tokenizer", ALL)
+@pytest.mark.parametrize("text", TEXTS)
 def test_context_continues_the_text(tokenizer, text):
     """With the prompt as context, the stream adds exactly what was missing: leading spaces, half characters."""
     ids = tokenizer.encode("say the " + text, True)

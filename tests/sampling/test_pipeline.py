@@ -57,6 +57,18 @@ def test_temperature_zero_is_the_lowest_of_the_best():
     assert law([0.0, 2.0, 2.0 + 1e-6]).token(0) == 2
 
 
+def test_torchs_inference_mode_may_come_and_go():
+    pipeline, row = Pipeline(SamplingParams(temperature=0.7, top_p=0.9, presence_penalty=1.0)), torch.randn(50)
+    outside = pipeline.law(row, [1])
+    for _ in range(2):
+        with torch.inference_mode():
+            inside = Pipeline(SamplingParams(temperature=0.7, top_p=0.9, presence_penalty=1.0))
+            assert torch.equal(pipeline.law(row.clone(), [1]).probs, outside.probs)
+            assert torch.equal(inside.law(row.clone(), [1]).probs, outside.probs)
+        assert torch.equal(inside.law(row, [1]).probs, outside.probs)
+        assert torch.equal(pipeline.law(row, [1]).probs, outside.probs)
+
+
 def test_top_k_one_is_greedy():
     torch.manual_seed(0)
     for _ in range(50):
@@ -117,6 +129,18 @@ def test_numbers_that_are_none_are_refused(bad, temperature):
         {"max_tokens": -1},
         {"stop": [""]},
         {"stop_token_ids": [-1]},
+        {"presence_penalty": 2.1},
+        {"frequency_penalty": -2.1},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": math.nan},
+        {"logit_bias": {-1: 1.0}},
+        {"logit_bias": {"7": 1.0}},
+        {"logit_bias": {1.5: 1.0}},
+        {"logit_bias": {7: 1000}},
+        {"logit_bias": {7: "much"}},
+        {"logit_bias": [7]},
+        {"logprobs": -1},
+        {"constraint": "json"},
     ],
     ids=str,
 )

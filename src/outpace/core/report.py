@@ -97,12 +97,13 @@ class Report:
 
     @property
     def plain_seconds(self) -> float | None:
-        """What plain decoding would have taken after the prompt: a one-row pass and a token's sampling, each time."""
+        """What plain decoding would have taken after the prompt: for every token a one-row pass, its sampling, and
+        what a round does besides."""
         if not self.drafted:
             return self.seconds_decode
         if not self.one_row_seconds:
             return None
-        return self.emitted * self.one_row_seconds + self.seconds_sample
+        return self.emitted * (self.one_row_seconds + self.seconds_other / self.target_passes) + self.seconds_sample
 
     @property
     def measured_speedup(self) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,12 +20,22 @@ class Law:
     Made from ``probs`` ``[s]``, floating point and summing to 1, or from ``scores`` ``[s]``, their logarithms
     up to a constant; either is worked out from the other when first asked for. ``ids``: ``[s]`` int64,
     ascending, or None when the support is ``0 .. s-1``. Greedy decoding is the law whose support is one token.
+    ``log_total``: works out log(sum(exp(scores))) when first needed, so that one probability does not cost them all.
     """
 
-    def __init__(self, probs: Tensor | None = None, ids: Tensor | None = None, *, scores: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        probs: Tensor | None = None,
+        ids: Tensor | None = None,
+        *,
+        scores: Tensor | None = None,
+        log_total: Callable[[Tensor], float] | None = None,
+    ) -> None:
         if (probs is None) == (scores is None):
             raise TypeError("a law is made from probs or from scores")
         self._probs, self._scores, self.ids = probs, scores, ids
+        self._log_total = log_total
+        self._total: float | None = None  # its answer
 
     @property
     def probs(self) -> Tensor:
@@ -41,11 +52,25 @@ class Law:
         return self._scores
 
     @property
+    def from_scores(self) -> bool:
+        """Whether no probabilities are known yet."""
+        return self._probs is None
+
+    @property
     def size(self) -> int:
         """Number of tokens in the support."""
+        return self._known.numel()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the probabilities and the scores."""
+        return self._known.dtype
+
+    @property
+    def _known(self) -> Tensor:
         known = self._scores if self._probs is None else self._probs
         assert known is not None
-        return known.numel()
+        return known
 
     @staticmethod
     def point(token: int, dtype: torch.dtype = torch.float32) -> Law:
@@ -54,10 +79,18 @@ class Law:
 
     def prob(self, token: int) -> float:
         """Probability of one token."""
-        if self.ids is None:
-            return float(self.probs[token]) if 0 <= token < self.probs.numel() else 0.0
-        at = int(torch.searchsorted(self.ids, token))
-        return float(self.probs[at]) if at < self.ids.numel() and int(self.ids[at]) == token else 0.0
+        at = token
+        if self.ids is not None:
+            at = int(torch.searchsorted(self.ids, token))
+            if at == self.ids.numel() or int(self.ids[at]) != token:
+                return 0.0
+        if not 0 <= at < self.size:
+            return 0.0
+        if self._probs is None and self._log_total is not None:
+            if self._total is None:
+                self._total = self._log_total(self.scores)
+            return math.exp(float(self.scores[at]) - self._total)
+        return float(self.probs[at])
 
     def token(self, index: int) -> int:
         """The token id at a place of the support."""

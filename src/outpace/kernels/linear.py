@@ -8,6 +8,7 @@ same bit for bit for any number of rows, any neighbours and any number of thread
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import weakref
 from ctypes import byref
 from dataclasses import dataclass, field
@@ -54,6 +55,13 @@ class PackedMatrix:
     def close(self) -> None:
         """Frees the packed memory now; the matrix cannot be used afterwards."""
         self._free()
+
+
+def first_rows(matrix: PackedMatrix, rows: int) -> PackedMatrix:
+    """The first ``rows`` outputs of a packed matrix, in its own memory: it must outlive what is returned."""
+    struct = Matrix.from_buffer_copy(matrix.struct)
+    struct.rows = rows
+    return dataclasses.replace(matrix, rows=rows, nbytes=matrix.nbytes * rows // matrix.rows, struct=struct)
 
 
 def pack(

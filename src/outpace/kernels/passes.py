@@ -37,6 +37,7 @@ class _Model(Structure):
         ("layer", POINTER(_Layer)),
         ("final_norm", c_void_p),
         ("head", Matrix),
+        ("cache_layer", POINTER(c_int32)),
     ]
 
 
@@ -90,6 +91,7 @@ class DecoderWeights:
     norm_eps: float
     cosine: Tensor  # [context, head_dim / 2]
     sine: Tensor
+    cache_layers: Sequence[int] | None = None  # where the cache keeps each layer's entries; None: in their own order
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ class DecoderPass:
             final_norm=self._pointer(weights.final_norm),
             head=self._matrix(weights.head),
         )
+        if weights.cache_layers is not None:
+            self._model.cache_layer = (c_int32 * len(weights.cache_layers))(*weights.cache_layers)
 
     def _pointer(self, vector: Tensor) -> int:
         kept = vector.to(torch.float32).contiguous()

@@ -1,11 +1,13 @@
-"""Choosing tokens with the C library (csrc/sample.h), and what it computes, in numpy.
+"""Choosing tokens with the C library (csrc/sample.h, csrc/select.h), and what it computes, in numpy.
 
 The numpy twins follow the same rules but not the same rounding of logarithms and exponentials: tests compare
-the two, and a process should let one of them decide its tokens.
+the two, and a process should let one of them decide its tokens. What only compares (top_k, top_p, at_least)
+keeps the tokens that the pipeline's torch path keeps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
 
@@ -47,6 +49,16 @@ class Sampler:
             *(c_void_p, c_int64, c_int64, c_int64),
             *(c_void_p, c_void_p, c_void_p, c_int),
         ]
+        self._library.op_at_least.restype = c_int64
+        self._library.op_at_least.argtypes = [c_void_p, c_int64, c_float, c_void_p]
+        self._library.op_top_k.restype = None
+        self._library.op_top_k.argtypes = [c_void_p, c_int64, c_int64, c_void_p, c_void_p]
+        self._library.op_top_p.restype = c_int64
+        self._library.op_top_p.argtypes = [c_void_p, c_int64, c_double, c_void_p, c_void_p]
+        self._library.op_quantile.restype = c_int64
+        self._library.op_quantile.argtypes = [c_void_p, c_int64, c_int, c_float, c_double]
+        self._library.op_total.restype = c_double
+        self._library.op_total.argtypes = [c_void_p, c_int64, c_float]
 
     def argmax(self, logits: Tensor) -> int:
         """The token with the greatest of ``logits`` ``[vocab]``, the lowest id among equals.
@@ -62,6 +74,45 @@ class Sampler:
         probs = torch.empty_like(row)
         _token(self._library.op_softmax(row.data_ptr(), row.numel(), temperature, probs.data_ptr()))
         return probs
+
+    def at_least(self, values: Tensor, floor: float) -> Tensor:
+        """Ids of the ``values`` ``[n]`` that are not below ``floor``: int64, ascending. ``values``, here and below,
+        hold no NaN."""
+        row = _row(values)
+        ids = torch.empty(row.numel(), dtype=torch.int64)
+        size = self._library.op_at_least(row.data_ptr(), row.numel(), floor, ids.data_ptr())
+        return ids[:size].clone()
+
+    def top_k(self, values: Tensor, k: int) -> Tensor:
+        """Ids of the ``k`` greatest ``values`` ``[n]``, 0 < k <= n, the lower of equals: int64 ``[k]``, ascending."""
+        row = _row(values)
+        ids, scratch = torch.empty(k, dtype=torch.int64), torch.empty(2 * k, dtype=torch.int64)
+        self._library.op_top_k(row.data_ptr(), row.numel(), k, scratch.data_ptr(), ids.data_ptr())
+        return ids
+
+    def top_p(self, probs: Tensor, top_p: float) -> Tensor:
+        """Ids of the smallest set of most probable tokens whose mass reaches ``top_p``: int64, ascending, the lower of
+        equals. ``probs`` ``[n]`` are summed in float64 from the most probable down; all ids where they fall short."""
+        row = _row(probs)
+        ids, scratch = torch.empty(row.numel(), dtype=torch.int64), torch.empty(2 * row.numel(), dtype=torch.int64)
+        size = self._library.op_top_p(row.data_ptr(), row.numel(), top_p, scratch.data_ptr(), ids.data_ptr())
+        return ids[:size].clone()
+
+    def log_total(self, scores: Tensor, top: float) -> float:
+        """log(sum(exp(scores))) of a row ``[n]`` whose greatest score is ``top``."""
+        row = _row(scores)
+        return top + math.log(self._library.op_total(row.data_ptr(), row.numel(), top))
+
+    def quantile(self, probs: Tensor, uniform: float) -> int:
+        """The place of ``probs`` ``[n]`` whose stretch of the cumulative law holds ``uniform``, a number in [0, 1)."""
+        row = _row(probs)
+        return int(self._library.op_quantile(row.data_ptr(), row.numel(), 0, 0.0, uniform))
+
+    def quantile_of_scores(self, scores: Tensor, uniform: float) -> int:
+        """:meth:`quantile` of softmax(scores)."""
+        row, top = _row(scores), c_float()
+        _token(self._library.op_argmax(row.data_ptr(), row.numel(), byref(top)))
+        return int(self._library.op_quantile(row.data_ptr(), row.numel(), 1, top.value, uniform))
 
     def gumbel(self, key: NoiseKey, ids: Tensor | int) -> Tensor:
         """Standard Gumbel noise of token ``ids`` (int64; a number n stands for 0 .. n - 1): float64, alike in shape."""

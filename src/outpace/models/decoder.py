@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -124,9 +124,6 @@ class Decoder:
         self.config, self.embedding, self.blocks, self.norm, self.head = config, embedding, blocks, norm, head
         self.dtype = dtype
         self.compute_dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        half = torch.tensor(config.inv_freq, dtype=torch.float64)
-        self._inv_freq = torch.cat((half, half))  # [head_dim]
-        self._sign = torch.cat((-torch.ones_like(half), torch.ones_like(half)))
 
     @classmethod
     def from_tensors(
@@ -189,11 +186,6 @@ class Decoder:
                 if linear.bias is not None:
                     yield linear.bias
 
-    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines for ``positions`` ``[n]``: each ``[n, 1, head_dim]``."""
-        angles = positions.double()[:, None, None] * self._inv_freq  # in float64: positions may be large
-        return angles.cos().to(self.compute_dtype), (angles.sin() * self._sign).to(self.compute_dtype)
-
     def hidden_states(
         self, tokens: Tensor, positions: Tensor, spans: list[Span], tapped: Collection[int] = ()
     ) -> tuple[Tensor, dict[int, Tensor]]:
@@ -203,26 +195,44 @@ class Decoder:
         ``[n, hidden]`` after each block numbered in ``tapped``.
         """
         config, shape, eps = self.config, (self.config.hidden,), self.config.norm_eps
-        heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
-        rotated = heads + kv_heads
-        half = head_dim // 2
-        n = tokens.numel()
-        cos, sin = self.rotation(positions)
+        cos, sin = rotation(positions, config.inv_freq, self.compute_dtype)
         taps: dict[int, Tensor] = {}
         x = F.embedding(tokens, self.embedding).to(self.compute_dtype)  # [n, hidden]
         for layer, block in enumerate(self.blocks):
-            qkv = block.qkv(F.rms_norm(x, shape, block.attention_norm, eps)).view(n, rotated + kv_heads, head_dim)
-            turned = qkv[:, :rotated]  # [n, heads + kv_heads, head_dim]
-            turned = torch.addcmul(turned * cos, turned.roll(half, -1), sin)
-            queries = turned[:, :heads].view(n, kv_heads, -1, head_dim).permute(1, 2, 0, 3)  # [kv, group, n, dim]
-            keys, values = turned[:, heads:].transpose(0, 1), qkv[:, rotated:].transpose(0, 1)  # [kv, n, dim]
-            mixed = [attend(queries, keys, values, span, layer) for span in spans]  # each [rows, heads * dim]
-            x = x + block.o(mixed[0] if len(mixed) == 1 else torch.cat(mixed))
+            qkv = block.qkv(F.rms_norm(x, shape, block.attention_norm, eps))
+            x = x + block.o(attention(qkv, config, cos, sin, spans, layer))
             gate, up = block.gate_up(F.rms_norm(x, shape, block.mlp_norm, eps)).chunk(2, -1)
             x = x + block.down(F.silu(gate) * up)
             if layer in tapped:
                 taps[layer] = x
         return F.rms_norm(x, shape, self.norm, eps), taps
+
+
+def attention(
+    qkv: Tensor, config: DecoderConfig, cos: Tensor, sin: Tensor, spans: Sequence[Span], layer: int
+) -> Tensor:
+    """Rotate queries and keys, store keys and values, attend: ``[n, heads * head_dim]``.
+
+    ``qkv`` ``[n, (heads + 2 kv_heads) * head_dim]`` holds the rows of all spans, ``cos`` and ``sin`` are of their
+    positions (:func:`rotation`).
+    """
+    heads, kv_heads, head_dim, n = config.heads, config.kv_heads, config.head_dim, qkv.shape[0]
+    rotated = heads + kv_heads
+    qkv = qkv.view(n, rotated + kv_heads, head_dim)
+    turned = qkv[:, :rotated]  # [n, heads + kv_heads, head_dim]
+    turned = torch.addcmul(turned * cos, turned.roll(head_dim // 2, -1), sin)
+    queries = turned[:, :heads].view(n, kv_heads, -1, head_dim).permute(1, 2, 0, 3)  # [kv, group, n, dim]
+    keys, values = turned[:, heads:].transpose(0, 1), qkv[:, rotated:].transpose(0, 1)  # [kv, n, dim]
+    mixed = [attend(queries, keys, values, span, layer) for span in spans]  # each [rows, heads * dim]
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def rotation(positions: Tensor, inv_freq: Sequence[float], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines for ``positions`` ``[n]``: each ``[n, 1, 2 * len(inv_freq)]``."""
+    half = torch.tensor(inv_freq, dtype=torch.float64)
+    sign = torch.cat((-torch.ones_like(half), torch.ones_like(half)))
+    angles = positions.double()[:, None, None] * torch.cat((half, half))  # in float64: positions may be large
+    return angles.cos().to(dtype), (angles.sin() * sign).to(dtype)
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, span: Span, layer: int) -> Tensor:

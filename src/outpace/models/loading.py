@@ -143,20 +143,32 @@ def load_draft(
     """
     native = backend != "torch" and open_library() is not None
     kept = None
-    if head is not None and (isinstance(head, bool) or not isinstance(head, int) or head < 0):
-        raise ParameterError(f"draft_head must be a number of token ids, or 0 for all, not {head!r}")
+    check_head(head)
     checkpoint = _open(path, weights, backend)
     if native:
-        size, special = checkpoint.tokenizer.size, checkpoint.tokenizer.special_ids | checkpoint.end_tokens
         if weights == "auto" and _parameters(checkpoint) >= BIG:
             weights = "q4"
-        if head is None:
-            head = HEAD_IDS if size >= 2 * HEAD_IDS else 0
-        if 0 < head < size:
-            kept = torch.tensor(sorted({*range(head), *special}))
+        kept = kept_head(checkpoint.tokenizer, checkpoint.end_tokens, head)
     elif head:
         raise ParameterError("a pruned draft head needs the native kernels")
     return _load(checkpoint, weights, backend, threads, None, kept)
+
+
+def check_head(head: int | None) -> None:
+    """Raise ParameterError unless this is a number of token ids for :func:`kept_head`."""
+    if head is not None and (isinstance(head, bool) or not isinstance(head, int) or head < 0):
+        raise ParameterError(f"draft_head must be a number of token ids, or 0 for all, not {head!r}")
+
+
+def kept_head(tokenizer: Tokenizer, end_tokens: frozenset[int], head: int | None) -> Tensor | None:
+    """Ids that a draft's output head keeps, ascending, for ``head`` as in :func:`load_draft`; None: all of them."""
+    check_head(head)
+    size = tokenizer.size
+    if head is None:
+        head = HEAD_IDS if size >= 2 * HEAD_IDS else 0
+    if not 0 < head < size:
+        return None
+    return torch.tensor(sorted({*range(head), *tokenizer.special_ids, *end_tokens}))
 
 
 def _torch_decoder(checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, parameters: int) -> Decoder:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import mmap
 import os
 import sys
@@ -15,7 +17,7 @@ from tqdm import tqdm
 from ..core.cache import KVCache
 from ..core.errors import CacheError, ModelError, ParameterError
 from ..core.types import Capabilities, Chunk, Forward
-from ..kernels.linear import KINDS, PackedMatrix, dequantize, pack, pack_float
+from ..kernels.linear import KINDS, PackedMatrix, dequantize, first_rows, pack, pack_float
 from ..kernels.native import Library, missing_notice, open_library
 from ..kernels.passes import DecoderPass, DecoderWeights, LayerWeights, SlotRows, rotary_tables
 from .checkpoint import Checkpoint
@@ -70,7 +72,10 @@ class NativeRuntime:
         library = library or open_library()
         if library is None:
             raise ParameterError(missing_notice())
-        self.config, self.vocab_size, self.context = config, config.vocab_size, config.context
+        self.config, self.vocab_size, self.context, self.layers = (
+            config, config.vocab_size, config.context, config.layers
+        )  # fmt: skip
+        self._whole: NativeRuntime | None = None
         self.threads, self.kv_dtype, self.variant = threads, KV_DTYPES[kv_dtype], library.variant
         self._head_rows = _checked_rows(head_rows, config.vocab_size)
         self._features = {"hidden": -1} | {f"layer.{i}": i for i in range(config.layers)}
@@ -78,7 +83,29 @@ class NativeRuntime:
         packed = loader.decoder(config, self._head_rows)
         self.nbytes = loader.nbytes
         self._dtype = torch.float32 if weights == "f32" else torch.bfloat16
-        self._pass = DecoderPass(library, packed, self.kv_dtype, threads, float_activations=activations == "float")
+        self._library, self._weights, self._float = library, packed, activations == "float"
+        self._pass = DecoderPass(library, packed, self.kv_dtype, threads, float_activations=self._float)
+
+    def with_layers(self, layers: Sequence[int], head: int = 0) -> NativeRuntime:
+        """A runtime over some of this one's layers, which shares their weights in memory.
+
+        Its passes work on this runtime's caches: they read and write the entries of their own layers and leave those
+        of the others alone. ``head``: how many token ids, from 0 on, get a logit (0: all; the others get -inf). Its
+        only feature is ``hidden``.
+        """
+        weights = self._weights
+        part = copy.copy(self)
+        chosen: dict[str, object] = {"layers": [weights.layers[n] for n in layers], "cache_layers": tuple(layers)}
+        if 0 < head < weights.head.rows:
+            chosen["head"] = first_rows(weights.head, head)
+            part._head_rows = torch.arange(head) if self._head_rows is None else self._head_rows[:head]
+        part._features = {"hidden": -1}
+        part._weights = dataclasses.replace(weights, **chosen)  # type: ignore[arg-type]
+        part._pass = DecoderPass(
+            self._library, part._weights, self.kv_dtype, self.threads, float_activations=self._float
+        )
+        part._whole = self  # whose memory it borrows
+        return part
 
     def capabilities(self) -> Capabilities:
         """Trees, any rollback, and rows whose bits depend on nothing else in the pass."""

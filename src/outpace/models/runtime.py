@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.cache import KVCache
 from ..core.types import Capabilities, Chunk, Forward
 from .chunks import check_chunks, check_features
 from .decoder import Decoder, Span
+from .linear import Linear
 
 
 class TorchRuntime:
@@ -19,8 +21,18 @@ class TorchRuntime:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
         self.vocab_size = decoder.config.vocab_size
-        self.context = decoder.config.context
+        self.context, self.layers = decoder.config.context, decoder.config.layers
         self._features = {"hidden": -1} | {f"layer.{i}": i for i in range(decoder.config.layers)}
+        self._cache_layers: Sequence[int] = range(decoder.config.layers)
+
+    def with_layers(self, layers: Sequence[int], head: int = 0) -> TorchRuntime:
+        """A runtime over some of the layers: see :meth:`outpace.models.native.NativeRuntime.with_layers`."""
+        whole = self.decoder
+        blocks = [whole.blocks[layer] for layer in layers]
+        output = Linear(whole.head.weight[: head or self.vocab_size], whole.head.bias)
+        part = TorchRuntime(Decoder(whole.config, whole.embedding, blocks, whole.norm, output, whole.dtype))
+        part._features, part._cache_layers = {"hidden": -1}, tuple(layers)
+        return part
 
     def capabilities(self) -> Capabilities:
         """Trees and any rollback. Not row-invariant: torch picks kernels by the number of rows."""
@@ -67,10 +79,10 @@ class TorchRuntime:
         end = length + n
         return Span(
             rows=slice(first, first + n),
-            new_keys=keys[:, :, length:end].unbind(0),
-            new_values=values[:, :, length:end].unbind(0),
-            keys=keys[:, :, :end].unbind(0),
-            values=values[:, :, :end].unbind(0),
+            new_keys=tuple(keys[layer, :, length:end] for layer in self._cache_layers),
+            new_values=tuple(values[layer, :, length:end] for layer in self._cache_layers),
+            keys=tuple(keys[layer, :, :end] for layer in self._cache_layers),
+            values=tuple(values[layer, :, :end] for layer in self._cache_layers),
             mask=attention_mask(chunk.parents, length, n, self.decoder.compute_dtype),
         )
 
@@ -82,6 +94,8 @@ class TorchRuntime:
         if not packed.shape[0]:
             return [hidden.new_empty(0, self.vocab_size) for _ in chunks]
         logits = self.decoder.head(packed)[:, : self.vocab_size]  # rows beyond the vocabulary are padding
+        if logits.shape[1] < self.vocab_size:  # a pruned head
+            logits = F.pad(logits, (0, self.vocab_size - logits.shape[1]), value=float("-inf"))
         return list(logits.split(counts))
 
 

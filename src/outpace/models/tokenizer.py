@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -69,6 +70,17 @@ class Tokenizer:
         """The id of a token's own string, None if there is no such token."""
         return self.backend.token_to_id(token)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What the token spells, in UTF-8: nothing for a special token, for some a part of a character. Joined they are
+        the decoded text, but for a leading space that the tokenizer's decoder takes away and for broken characters."""
+        if token_id in self.special_ids:
+            return b""
+        return self._spelling.spell(self.token(token_id))
+
+    @functools.cached_property
+    def _spelling(self) -> _ByteLevelPieces | _MetaspacePieces:
+        return _pieces(self.backend)
+
     def tokens(self) -> list[str | None]:
         """Every token's string by id; None for ids without one."""
         strings: list[str | None] = [None] * self.size
@@ -124,12 +136,14 @@ class _ByteLevelPieces:
     def __init__(self) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def push(self, token: str) -> str:
+    def spell(self, token: str) -> bytes:
         try:
-            piece = bytes([_BYTE_OF[letter] for letter in token])
+            return bytes([_BYTE_OF[letter] for letter in token])
         except KeyError:
-            piece = token.encode("utf-8", "replace")
-        return self._utf8.decode(piece)
+            return token.encode("utf-8", "replace")
+
+    def push(self, token: str) -> str:
+        return self._utf8.decode(self.spell(token))
 
     def flush(self) -> str:
         text = self._utf8.decode(b"", final=True)
@@ -146,6 +160,10 @@ class _MetaspacePieces:
         self._broken = False  # the run is not UTF-8, so each of its bytes is a U+FFFD
         self._run_text = ""
         self._utf8 = codecs.getincrementaldecoder("utf-8")("strict")
+
+    def spell(self, token: str) -> bytes:
+        byte = _fallback_byte(token) if self._bytes_too else None
+        return token.replace(self._marker, " ").encode("utf-8", "replace") if byte is None else bytes([byte])
 
     def push(self, token: str) -> str:
         byte = _fallback_byte(token) if self._bytes_too else None

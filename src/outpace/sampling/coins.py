@@ -72,9 +72,12 @@ class KeyedCoins:
     def categorical(self, key: Key, law: Law) -> int:
         if law.size == 1:
             return law.token(0)
-        if self._sampler is not None and law.probs.dtype == torch.float32:
-            return law.token(self._sampler.quantile(law.probs, self.uniform(key)))
-        return quantile(law, self.uniform(key))
+        uniform = self.uniform(key)
+        if self._sampler is None or law.dtype != torch.float32:
+            return quantile(law, uniform)
+        if law.from_scores:  # probabilities of a whole vocabulary are never written down
+            return law.token(self._sampler.quantile_of_scores(law.scores, uniform))
+        return law.token(self._sampler.quantile(law.probs, uniform))
 
     def gumbel(self, position: int, ids: Tensor) -> Tensor:
         """The ``match`` noise of token ``ids`` at a position: ``[n]`` float64."""

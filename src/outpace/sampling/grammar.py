@@ -40,9 +40,9 @@ class HasBackend(Protocol):
 class Grammars:
     """Compiles constraints for one tokenizer, and remembers the last few. May be shared between threads.
 
-    ``ends``: the model's end tokens. ``most_bytes``: the longest text of a constraint. ``fuel``: steps of building
-    its automata, about 50,000 a millisecond, so that no text of a few bytes takes minutes; ``step_fuel``: the same
-    for one mask, about 14,000 a millisecond.
+    ``ends``: the model's end tokens. ``most_bytes``: the longest text of a constraint; ``most_symbols``: the most
+    symbols of its grammar (one mask of the worst grammar of 5,000 took two seconds); ``fuel``: steps of building its
+    automata, about 50,000 a millisecond; ``step_fuel``: of working out one mask, about 14,000 a millisecond.
     """
 
     def __init__(
@@ -51,11 +51,16 @@ class Grammars:
         ends: Collection[int],
         *,
         most_bytes: int = 65_536,
+        most_symbols: int = 20_000,
         fuel: int = 25_000_000,
         step_fuel: int = 1_000_000,
     ) -> None:
         self._tokenizer, self._ends, self._most_bytes = tokenizer, sorted(ends), most_bytes
-        self._fuel, self._step_fuel = fuel, step_fuel
+        self._limits: dict[str, Any] = {
+            "max_grammar_size": most_symbols,
+            "initial_lexer_fuel": fuel,
+            "step_lexer_fuel": step_fuel,
+        }
         self._lock = threading.Lock()
         self._vocabulary: Any = None
         self._compiled: OrderedDict[Constraint, Any] = OrderedDict()
@@ -99,12 +104,10 @@ class Grammars:
                 text = llguidance.grammar_from(kind, constraint.text)
         except ValueError as error:
             raise ParameterError(f"constraint {kind} cannot be read: {error}") from None
-        limits = llguidance.LLParserLimits(
-            initial_lexer_fuel=self._fuel, step_lexer_fuel=self._step_fuel, verbose_errors=False
-        )
+        limits = llguidance.LLParserLimits(**self._limits, verbose_errors=False)
         matcher = llguidance.LLMatcher(self._vocabulary, text, log_level=0, limits=limits)
         if matcher.is_error():
-            raise ParameterError(f"constraint {kind} cannot be used: {matcher.get_error()}")
+            raise ParameterError(f"constraint {kind} cannot be used: {_reason(matcher)}")
         return matcher
 
 
@@ -158,8 +161,13 @@ class Grammar:
 
     def _check(self, goes_on: bool = True) -> None:
         if self._matcher.is_error() or not goes_on:
-            reason = self._matcher.get_error() or "no token of the vocabulary goes on"
+            reason = _reason(self._matcher) or "no token of the vocabulary goes on"
             raise ConstraintError(f"constraint cannot be followed after {len(self._path)} tokens: {reason}")
+
+
+def _reason(matcher: Any) -> str:
+    """Why a matcher gave up, without the tag that stands for its state."""
+    return str(matcher.get_error()).split("\n<")[0]
 
 
 def _ids(bits: bytes) -> Tensor:

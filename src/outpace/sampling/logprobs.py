@@ -19,8 +19,9 @@ class TokenLogprobs(NamedTuple):
 def token_logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
     """Natural logarithms under the target's own softmax of ``logits`` ``[vocab_size]``, before temperature,
     penalties and truncation. ``top``: how many alternatives; ties go to the lower id."""
-    scores = torch.log_softmax(logits.double(), dim=-1)
-    near = torch.topk(scores, min(scores.numel(), top)).values[-1:] if top else scores.new_tensor([torch.inf])
-    candidates = torch.nonzero(scores >= near).flatten()  # ascending ids: a stable sort keeps the lower one first
-    best = candidates[torch.argsort(scores[candidates], descending=True, stable=True)][:top]
-    return TokenLogprobs(token, float(scores[token]), [(int(i), float(scores[i])) for i in best])
+    row = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    total = float(torch.logsumexp(row, dim=-1))
+    near = torch.topk(row, min(row.numel(), top)).values[-1:] if top else row.new_tensor([torch.inf])
+    candidates = torch.nonzero(row >= near).flatten()  # ascending ids: a stable sort keeps the lower one first
+    best = candidates[torch.argsort(row[candidates], descending=True, stable=True)][:top]
+    return TokenLogprobs(token, float(row[token]) - total, [(int(i), float(row[i]) - total) for i in best])

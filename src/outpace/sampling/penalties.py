@@ -19,11 +19,11 @@ from ..core.types import SamplingParams
 
 
 def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many first tokens two lists share."""
+    """How many first tokens two sequences share."""
     shortest = min(len(one), len(other))
     if one[:shortest] == other[:shortest]:  # the common case: one continues the other
         return shortest
-    return next(compress(count(), map(ne, one, other)))
+    return next(compress(count(), map(ne, one, other)), shortest)
 
 
 class Penalties:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,6 +50,7 @@ class Pipeline:
         sampler: Sampler | None = None,
     ) -> None:
         self._params, self._prompt_length, self._sampler = params, prompt_length, sampler
+        self._rooms: dict[str, Tensor] = {}
         if vocab_size is not None and max(params.logit_bias, default=0) >= vocab_size:
             beyond = max(params.logit_bias)
             raise ParameterError(f"logit_bias names token {beyond}, but the vocabulary ends at {vocab_size - 1}")
@@ -78,18 +80,28 @@ class Pipeline:
         if 0 < params.top_k < scores.numel():
             kept = fast.top_k(scores, params.top_k) if fast else _top_k(scores, params.top_k)
             scores, ids = scores[kept], kept if ids is None else ids[kept]
-        scores = scores - top
         if params.temperature != 1:
+            shrinks = params.top_p < 1 or params.min_p > 0
+            scores = torch.sub(scores, top, out=self._room("scores", scores) if shrinks else None)
             scores /= max(params.temperature, _COLDEST)
+            top = 0.0
         if params.top_p < 1:
-            probs = torch.softmax(scores, dim=-1)
+            probs = torch.softmax(scores, dim=-1, out=self._room("probs", scores))
             kept = fast.top_p(probs, params.top_p) if fast else _top_p(probs, params.top_p)
             scores, ids = scores[kept], kept if ids is None else ids[kept]
         if params.min_p > 0:
-            floor = math.log(params.min_p)  # the most probable token has score 0
+            floor = top + math.log(params.min_p)
             kept = fast.at_least(scores, floor) if fast else torch.nonzero(scores >= floor).flatten()
             scores, ids = scores[kept], kept if ids is None else ids[kept]
-        return Law(ids=ids, scores=scores)
+        return Law(ids=ids, scores=scores, log_total=partial(fast.log_total, top=top) if fast else None)
+
+    def _room(self, use: str, like: Tensor) -> Tensor:
+        """Memory that this pipeline's next row uses again: fresh pages cost more than the arithmetic on them."""
+        room = self._rooms.get(use)
+        if room is None or room.shape != like.shape or room.dtype != like.dtype:
+            with torch.inference_mode(False):  # one made in that mode could not be written to outside of it
+                room = self._rooms[use] = torch.empty(like.shape, dtype=like.dtype)
+        return room
 
     def forced(self, prefix: Sequence[int]) -> list[int]:
         """Tokens of the text that the constraint leaves no choice about after ``prefix``; none without one. A draft

@@ -28,8 +28,8 @@ def draw(law: Law, coins: Coins, base: int, node: int, depth: int) -> int:
 
 
 def residual(target: Law, draft: Law, weight: float) -> Tensor:
-    """max(w p - q, 0) on the target's support, not normalised: ``[s]`` float64."""
-    return torch.clamp(weight * target.probs.double() - draft.on(target), min=0.0)
+    """max(w p - q, 0) on the target's support, not normalised: ``[s]``."""
+    return torch.clamp(weight * target.probs - draft.on(target), min=0.0)
 
 
 def verify(proposal: Proposal, laws: Sequence[Law], coins: Coins, base: int) -> Verdict:

@@ -15,6 +15,7 @@ from ..core.types import Law, Proposal, Verdict
 LOSSLESS = True
 TREES = True
 NEEDS_LAWS = False
+SHARED_NOISE = True  # a draft that chooses its tokens does better when it looks at the noise of their position
 
 
 def draw(law: Law, coins: Coins, base: int, node: int, depth: int) -> int:

@@ -26,7 +26,7 @@ def draw(law: Law, coins: Coins, base: int, node: int, depth: int) -> int:
 
 def residual(target: Law, draft: Law) -> Law:
     """norm(max(p - q, 0)). Where rounding leaves nothing of it, p itself: a refusal then had no mass."""
-    left = torch.clamp(target.probs.double() - draft.on(target), min=0.0)  # [s]
+    left = torch.clamp(target.probs - draft.on(target), min=0.0)  # [s]
     total = float(left.sum())
     return Law(left / total, target.ids) if total > 0 else target
 

@@ -187,6 +187,7 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
     meet(t);
     for (int64_t n = 0; n < m->layers; n++) {
         const pass_layer *layer = m->layer + n, *last = n > 0 ? layer - 1 : NULL;
+        const int64_t kept_at = m->cache_layer ? m->cache_layer[n] : n;
         const op_matrix *first[] = {&layer->q, &layer->k, &layer->v}, *second[] = {&layer->o};
         const op_matrix *third[] = {&layer->gate, &layer->up}, *fourth[] = {&layer->down};
         float *tap = last && call->layer_taps ? call->layer_taps[n - 1] : NULL;
@@ -199,9 +200,9 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
         multiply(s, &layer->k, rows, s->qkv + mixed, qkv, t);
         multiply(s, &layer->v, rows, s->qkv + mixed + m->kv_heads * m->head_dim, qkv, t);
         meet(t);
-        place_heads(m, layer, n, plan, s->qkv, rows, t);
+        place_heads(m, layer, kept_at, plan, s->qkv, rows, t);
         meet(t);
-        attend(m, n, plan, s->counter + n, s->qkv, s->mixed, s->attention + t.tid * s->attention_bytes);
+        attend(m, kept_at, plan, s->counter + n, s->qkv, s->mixed, s->attention + t.tid * s->attention_bytes);
         meet(t);
         prepare(s, second, 1, s->mixed, rows, t);
         meet(t);

@@ -24,6 +24,7 @@ typedef struct {
     const pass_layer *layer;      /* [layers] */
     const float *final_norm;      /* [hidden] */
     op_matrix head;
+    const int32_t *cache_layer;   /* [layers] where the cache keeps a layer's entries; NULL: in the layers' own order */
 } pass_model;
 
 /* One slot's rows, as the caller names them. parents[i]: the row of this chunk that row i follows, -1 for the last

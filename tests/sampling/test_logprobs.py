@@ -1,0 +1,31 @@
+"""Log-probabilities are the model's own, whatever the pipeline does to the row."""
+
+import math
+
+import pytest
+import torch
+
+from outpace.sampling.logprobs import token_logprobs
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_against_the_definition(dtype):
+    row = (torch.randn(500, generator=torch.Generator().manual_seed(2)) * 3).to(dtype)
+    total = math.log(sum(math.exp(float(x)) for x in row))
+    found = token_logprobs(row, 17, 5)
+    assert found.token == 17
+    assert found.logprob == pytest.approx(float(row[17]) - total, abs=1e-4)
+    best = sorted(range(500), key=lambda i: (-float(row[i]), i))[:5]
+    assert [token for token, _ in found.top] == best
+    assert [prob for _, prob in found.top] == pytest.approx([float(row[i]) - total for i in best], abs=1e-4)
+
+
+def test_ties_go_to_the_lower_id_and_none_may_be_asked_for():
+    row = torch.tensor([1.0, 2.0, 2.0, 2.0])
+    assert [token for token, _ in token_logprobs(row, 0, 2).top] == [1, 2]
+    assert token_logprobs(row, 0, 0).top == []
+    assert len(token_logprobs(row, 0, 9).top) == 4
+
+
+def test_an_impossible_token_says_so():
+    assert token_logprobs(torch.tensor([0.0, -torch.inf]), 1, 1).logprob == -math.inf
