@@ -1,5 +1,7 @@
 """The draft model's own cache: it catches up, rolls back, and never drafts from a wrong prefix."""
 
+import math
+
 import pytest
 import torch
 from tests.helpers.toys import MATCH, RATIO, SAMPLED, admit, check_cache, commit_until, plain, remembered, session
@@ -8,6 +10,8 @@ from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError
 from outpace.core.protocols import Parts
 from outpace.drafters.draft_model import Config, DraftModel, create
+from outpace.drafters.lookup import Config as LookupConfig
+from outpace.drafters.lookup import Lookup
 from outpace.engine.loop import Loop
 from outpace.sampling.coins import KeyedCoins
 from outpace.sampling.pipeline import Pipeline
@@ -81,3 +85,22 @@ def test_a_pass_serves_all_sessions_of_a_step():
 def test_without_a_draft_model_it_says_what_to_do():
     with pytest.raises(DrafterError, match="--draft"):
         create(Config(), Parts(V))
+
+
+def test_drafting_stops_once_the_path_is_unlikely_to_stand():
+    """The token that crosses the line was drawn, and is submitted; lookup's guesses behind it are not."""
+    for lookup in (None, Lookup(LookupConfig(min_match=1))):
+        drafter = DraftModel(ToyRuntime(DRAFT, V), lookup)
+        one = session(count=30, gamma=8, params=SAMPLED, coins=KeyedCoins(3), prompt=[0, 1, 2, 0, 1, 2], rule=RATIO)
+        drafter.begin(one)
+        whole = drafter.propose([one], [8])[0]
+        drafter.end(one)
+        drafter.begin(one)
+        stands = [
+            math.prod(law.prob(t) for t, law in zip(whole.tokens[:n], whole.draft_laws, strict=False)) for n in range(9)
+        ]
+        one.stop_below = 0.2
+        short = drafter.propose([one], [8])[0]
+        expected = next(n for n in range(1, 9) if stands[n] < 0.2)
+        assert list(short.tokens) == list(whole.tokens[:expected])
+        assert expected < 8

@@ -129,6 +129,9 @@ class _FixedPosition:
     def gumbel_argmax(self, position: int, law: Law) -> int:
         return self.coins.gumbel_argmax(self.position, law)
 
+    def gumbel(self, position: int, ids: Tensor) -> Tensor:
+        return self.coins.gumbel(self.position, ids)
+
 
 # ---- coins
 
@@ -148,6 +151,9 @@ class RekeyedCoins:
 
     def gumbel_argmax(self, position: int, law: Law) -> int:
         return self.coins.gumbel_argmax(position, law)
+
+    def gumbel(self, position: int, ids: Tensor) -> Tensor:
+        return self.coins.gumbel(position, ids)
 
 
 def by_position(coins: Coins) -> Coins:
@@ -200,6 +206,14 @@ def cut_at_odd(proposal: Proposal) -> Proposal:
 def merge_repeats(proposal: Proposal) -> Proposal:
     """Merges away a drawn sibling that repeats an earlier one. For trees of one level."""
     return _picked(proposal, [i for i, token in enumerate(proposal.tokens) if token not in proposal.tokens[:i]])
+
+
+def drop_repeats(proposal: Proposal) -> Proposal:
+    """Drops a drawn node that repeats a chosen sibling, as a tree of several drafters is tempted to: what the chosen
+    one lost of the law then never comes off the residual. For trees of one level."""
+    chosen = [token for node, token in enumerate(proposal.tokens) if proposal.law(node).size == 1]
+    laws = map(proposal.law, range(len(proposal)))
+    return _picked(proposal, [i for i, law in enumerate(laws) if law.size == 1 or proposal.tokens[i] not in chosen])
 
 
 def rank_by_id(proposal: Proposal) -> Proposal:

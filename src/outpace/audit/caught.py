@@ -12,8 +12,8 @@ from ..sampling.coins import KeyedCoins
 from . import broken
 from .checks import Check, Options
 from .drive import PROMPT, decode, distance, plain, remembered, session
-from .enumerated import DRAFT, TARGET, TARGET2, chain, small_chain
-from .shapes import Controlled, Scripted, by_the_discarded, sampled_tree
+from .enumerated import DRAFT, OTHER, TARGET, TARGET2, chain, small_chain
+from .shapes import Controlled, Scripted, by_the_discarded, mixture, sampled_tree
 from .toy import ToyRuntime, hashed_logits, mixed_logits
 
 BENT = 1e-3  # total variation that a fault must show: a million times what rounding may leave
@@ -45,6 +45,8 @@ def checks(options: Options) -> Iterator[Check]:
     for name, edit in (("merges drawn siblings", broken.merge_repeats), ("sorts drawn siblings", broken.rank_by_id)):
         found = distance(TARGET, 3, _edited(_siblings, edit), ratio, gamma=2, count=2, spare=1)
         yield _caught(f"drafter: {name}", found)
+    found = distance(TARGET, 3, _edited(_chosen_then_drawn, broken.drop_repeats), ratio, gamma=2, count=2, spare=1)
+    yield _caught("drafter: drops a drawn repeat of a chosen sibling", found)
 
     params = SamplingParams(temperature=1.0, top_k=2)
     for name, make in (
@@ -57,6 +59,10 @@ def checks(options: Options) -> Iterator[Check]:
 
 def _siblings(rule: Rule) -> Drafter:
     return Scripted(sampled_tree(DRAFT, rule, [2], replacement=True))
+
+
+def _chosen_then_drawn(rule: Rule) -> Drafter:
+    return Scripted(mixture(OTHER, DRAFT, rule, 1, keep_duplicates=True))
 
 
 def _edited(make: Callable[[Rule], Drafter], edit: Callable[[Proposal], Proposal]) -> Callable[[Rule], Drafter]:

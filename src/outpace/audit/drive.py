@@ -80,7 +80,8 @@ def session(
     params = params or SamplingParams()
     limit = len(prompt) + count + spare
     coins = KeyedCoins(0) if coins is None else coins
-    one = Session(number, list(prompt), len(prompt), params, pipeline or Pipeline(params), coins, limit, gamma=gamma)
+    pipeline = pipeline or Pipeline(params, len(prompt))
+    one = Session(number, list(prompt), len(prompt), params, pipeline, coins, limit, gamma=gamma)
     if rule is not None:
         one.rule = rule
     return one
@@ -139,9 +140,11 @@ def plain(
     prompt: Sequence[int],
     count: int,
     ends: Collection[int] = (),
+    generated: int = 0,
 ) -> list[int]:
-    """What plain decoding says under ``match``: one token at a time, no loop, no cache."""
-    pipeline, tokens = Pipeline(params), list(prompt)
+    """What plain decoding says under ``match``: one token at a time, no loop, no cache. ``generated``: how many of
+    the prompt's last tokens count as generated already."""
+    pipeline, tokens = Pipeline(params, len(prompt) - generated), list(prompt)
     for _ in range(count):
         tokens.append(coins.gumbel_argmax(len(tokens), pipeline.law(torch.as_tensor(target(tuple(tokens))), tokens)))
         if tokens[-1] in ends:
@@ -159,7 +162,7 @@ def distance(
     count: int,
     params: SamplingParams | None = None,
     wrap: Callable[[Coins], Coins] = lambda coins: coins,
-    make_pipeline: MakePipeline = Pipeline,
+    make_pipeline: MakePipeline = lambda params: Pipeline(params, len(PROMPT)),
     spare: int = 0,
     make_controller: Callable[[], Controller] | None = None,
 ) -> float:
@@ -181,4 +184,4 @@ def distance(
             raise AssertionError(one.report.warnings[0])
         return tokens
 
-    return total_variation(enumerate_law(run), plain_law(target, Pipeline(params), PROMPT, count))
+    return total_variation(enumerate_law(run), plain_law(target, Pipeline(params, len(PROMPT)), PROMPT, count))

@@ -13,11 +13,25 @@ from dataclasses import dataclass
 from .. import verify
 from ..core.protocols import Drafter, Rule
 from ..core.types import SamplingParams
+from ..drafters._own_cache import OwnCacheDraft
 from ..drafters.draft_model import DraftModel
+from ..drafters.draft_tree import Config as TreeConfig
+from ..drafters.draft_tree import DraftTree
+from ..drafters.eagle import Eagle
+from ..drafters.hybrid import Hybrid
+from ..drafters.intersect import Intersect
+from ..drafters.lookup import Config as LookupConfig
+from ..drafters.lookup import Lookup
+from ..drafters.medusa import Medusa
+from ..drafters.recycle import Config as RecycleConfig
+from ..drafters.recycle import Recycle
+from ..drafters.reencode import Reencode
 from ..sampling.coins import KeyedCoins
 from ..sampling.pipeline import Pipeline
 from .checks import Check, Options
+from .controlled import Timed
 from .drive import PROMPT, decode, distance, plain, remembered, session
+from .heads import toy_eagle, toy_medusa
 from .shapes import (
     Controlled,
     Scripted,
@@ -29,26 +43,36 @@ from .shapes import (
     sampled_tree,
     top_tree,
 )
-from .toy import ToyRuntime, hashed_logits, mixed_logits
+from .toy import LogitsOf, ToyRuntime, hashed_logits, mixed_logits
+from .vocabularies import THEIRS, other_draft
 
 SAME = 1e-9  # total variation that rounding may leave
 
 TARGET = remembered(hashed_logits(3, 1))
 DRAFT = remembered(mixed_logits(TARGET, hashed_logits(3, 2), 0.3))
 OTHER = remembered(hashed_logits(3, 7))
+FOREIGN = remembered(hashed_logits(THEIRS.size, 4))
 TARGET2, DRAFT2 = remembered(hashed_logits(2, 5, sharpness=1.0)), remembered(hashed_logits(2, 6, sharpness=1.0))
 _TARGETS = {2: TARGET2, 3: TARGET}
+MEDUSA, EAGLE, EAGLE3 = toy_medusa(3, heads=2), toy_eagle(3), toy_eagle(3, third=True, draft_vocab=2)
+WIDE, LEAVES = TreeConfig(depth=2, width=2, children=2), TreeConfig(depth=2, width=1, children=2)
 PIPELINES = {
     "T 0": SamplingParams(),
     "T 1": SamplingParams(temperature=1.0),
+    "penalties, bias": SamplingParams(
+        temperature=1.0, presence_penalty=0.4, frequency_penalty=0.7, repetition_penalty=1.5, logit_bias={1: 0.8}
+    ),
     "top-p": SamplingParams(temperature=1.3, top_p=0.7),
     "T 1.7, top-k, top-p, min-p": SamplingParams(temperature=1.7, top_k=3, top_p=0.9, min_p=0.1),
     "T 0.5": SamplingParams(temperature=0.5),
     "T 1.7": SamplingParams(temperature=1.7),
     "top-k": SamplingParams(temperature=1.0, top_k=2),
     "min-p": SamplingParams(temperature=1.0, min_p=0.2),
+    "T 0, penalties": SamplingParams(frequency_penalty=1.0, repetition_penalty=0.8),
+    "presence, top-k": SamplingParams(temperature=0.8, presence_penalty=-1.5, top_k=2),
+    "bias, top-p": SamplingParams(temperature=1.2, logit_bias={0: -2.0, 2: 1.0}, top_p=0.8),
 }
-_QUICK = 4  # the first so many pipelines
+_QUICK = 5  # the first so many pipelines
 
 
 @dataclass(frozen=True)
@@ -66,14 +90,21 @@ class Shape:
 
 def chain(rule: Rule) -> Drafter:
     """The production's drafter: a chain drawn from a draft model."""
-    return DraftModel(ToyRuntime(DRAFT, 3), rule)
+    return DraftModel(ToyRuntime(DRAFT, 3))
 
 
 def small_chain(rule: Rule) -> Drafter:
     """The same over two tokens."""
-    return DraftModel(ToyRuntime(DRAFT2, 2), rule)
+    return DraftModel(ToyRuntime(DRAFT2, 2))
 
 
+def hybrid(join: str, vocab_size: int = 3, draft: LogitsOf = DRAFT) -> Callable[[Rule], Drafter]:
+    """Lookup, then a draft model behind it or beside it."""
+    runtime = ToyRuntime(draft, vocab_size)
+    return lambda rule: Hybrid({"lookup": Lookup(_ANY_MATCH), "draft_model": DraftModel(runtime)}, join)
+
+
+_ANY_MATCH = LookupConfig(min_match=1, stop_below=0.3)
 _OWN_WARP = Pipeline(SamplingParams(temperature=0.7, top_k=2, top_p=0.5))
 SHAPES = [
     Shape("drawn chain of 1", chain, 1, 3),
@@ -108,6 +139,24 @@ SHAPES = [
         "tree, chosen then drawn, repeats kept",
         lambda rule: Scripted(mixture(OTHER, DRAFT, rule, 2, keep_duplicates=True)), 4, 2, spare=2, tree=True,
     ),
+    # Under a rule that takes no trees, the production's tree drafters draft chains: two of them show it.
+    Shape("Medusa", lambda rule: Medusa(MEDUSA, 3), 4, 2, spare=2),
+    Shape("Medusa, static tree", lambda rule: Medusa(MEDUSA, 3, static=True), 4, 2, spare=2, tree=True),
+    Shape("EAGLE", lambda rule: Eagle(EAGLE, 3, depth=2, width=2), 4, 2, spare=2, tree=True),
+    Shape("EAGLE 3, pruned vocabulary", lambda rule: Eagle(EAGLE3, 3, depth=2, width=2), 3, 2, spare=1),
+    Shape("draft model's tree", lambda rule: DraftTree(ToyRuntime(DRAFT, 3), WIDE), 4, 2, spare=2, tree=True),
+    Shape(
+        "draft model's chain with leaves",
+        lambda rule: DraftTree(ToyRuntime(DRAFT, 3), LEAVES), 4, 2, spare=2, tree=True,
+    ),
+    Shape("lookup", lambda rule: Lookup(_ANY_MATCH), 3, 3, spare=1),
+    Shape("token recycling", lambda rule: Recycle(RecycleConfig(top=2)), 4, 3, spare=1, tree=True),
+    Shape("lookup, then the draft model", hybrid("extend"), 3, 2, spare=1),
+    Shape("lookup beside the draft model", hybrid("beside"), 3, 2, spare=1, tree=True),
+    Shape("lookup for the draft model", lambda rule: DraftModel(ToyRuntime(DRAFT, 3), Lookup(_ANY_MATCH)), 3, 3),
+    Shape("on the target's own cache", lambda rule: OwnCacheDraft(ToyRuntime(DRAFT, 3)), 2, 3),
+    Shape("another vocabulary, shared tokens", lambda rule: Intersect(other_draft(FOREIGN), 3), 2, 3),
+    Shape("another vocabulary, through text", lambda rule: Reencode(other_draft(FOREIGN)), 3, 3),
 ]  # fmt: skip
 
 
@@ -126,6 +175,7 @@ def checks(options: Options) -> Iterator[Check]:
             if shape.tree and not rule.TREES:
                 continue
             yield _law(name, rule, shape, dict(pipelines))
+        yield _law_under_the_controller(name, rule, dict(pipelines), 4 if options.quick else 5)
     if not options.quick:
         yield _law_of_a_longer_run()
     yield _tokens_of_match(options)
@@ -156,6 +206,27 @@ def _law(name: str, rule: Rule, shape: Shape, pipelines: dict[str, SamplingParam
     return Check("exact", f"{name}, {shape.name}", passed, note, values)
 
 
+def _law_under_the_controller(name: str, rule: Rule, pipelines: dict[str, SamplingParams], count: int) -> Check:
+    """The production's controller decides from round to round, by what earlier rounds accepted and discarded."""
+    found, decided = {}, set()
+    for label, params in pipelines.items():
+        made: list[Timed] = []
+
+        def controller(made: list[Timed] = made) -> Timed:
+            made.append(Timed())
+            return made[-1]
+
+        found[label] = distance(
+            TARGET2, 2, small_chain, rule, gamma=3, count=count, params=params, make_controller=controller
+        )
+        decided |= {tuple(one.decided) for one in made}
+    worst = max(found.values())
+    passed = worst < SAME and len(decided) > 2  # a controller that never changes its mind would prove nothing
+    note = f"distance {worst:.1e} at most over {len(found)} pipelines, {len(decided)} courses of decisions"
+    values: dict[str, object] = {"rule": name, "tokens": count, "total_variation": found, "courses": len(decided)}
+    return Check("exact", f"{name}, drafting under the controller", passed, note, values)
+
+
 def _law_of_a_longer_run() -> Check:
     """Five tokens, so that a chain of three refuses and starts again several times; and three of three."""
     found = {}
@@ -173,11 +244,19 @@ def _tokens_of_match(options: Options) -> Check:
     draft = remembered(mixed_logits(target, hashed_logits(6, 12), 0.6))
     rule = verify.rule("match")
     drafters: dict[str, Drafter] = {
-        "draft model": DraftModel(ToyRuntime(draft, 6), rule),
+        "draft model": DraftModel(ToyRuntime(draft, 6)),
         "drawn tree": Scripted(sampled_tree(draft, rule, [2, 1, 1], replacement=False)),
         "top-k tree": Scripted(top_tree(draft, [3, 2])),
         "chosen and drawn": Scripted(mixture(draft, target, rule, 2, keep_duplicates=True)),
+        "lookup": Lookup(_ANY_MATCH),
+        "token recycling": Recycle(RecycleConfig()),
+        "lookup, then the draft model": hybrid("extend", 6, draft)(rule),
+        "lookup and the draft model": hybrid("beside", 6, draft)(rule),
         "half right": Scripted(right_first(target, 6, 2)),
+        "Medusa": Medusa(toy_medusa(6), 6),
+        "EAGLE": Eagle(toy_eagle(6), 6, depth=3, width=2),
+        "EAGLE 3": Eagle(toy_eagle(6, third=True, draft_vocab=4), 6, depth=3, width=2),
+        "draft model's tree": DraftTree(ToyRuntime(draft, 6), TreeConfig(depth=3, width=2)),
     }
     compared, wrong = 0, []
     for label, params in PIPELINES.items():
@@ -189,6 +268,10 @@ def _tokens_of_match(options: Options) -> Check:
                     compared += 1
                     if decode(target, 6, drafter, rule, one) != expected:
                         wrong.append(f"{name}, gamma {gamma}, {label}, seed {seed}")
+                one = session(count=12, gamma=8, coins=KeyedCoins(seed), params=params)
+                one.adaptive, compared = True, compared + 1
+                if decode(target, 6, drafter, rule, one, controller=Timed()) != expected:
+                    wrong.append(f"{name}, under the controller, {label}, seed {seed}")
     note = (
         f"{compared} answers, all plain decoding's" if not wrong else f"{len(wrong)} of {compared} differ: {wrong[0]}"
     )

@@ -42,6 +42,9 @@ class EnumeratingCoins:
             return law.token(0)
         raise NotImplementedError("Gumbel noise is continuous: `match` is proved by token identity instead")
 
+    def gumbel(self, position: int, ids: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError("Gumbel noise is continuous: `match` is proved by token identity instead")
+
     def _split(self, key: Hashable, cuts: list[float]) -> int:
         low, high = self._interval.get(key, (0.0, 1.0))
         stretches = [(i, max(low, a), min(high, b)) for i, (a, b) in enumerate(pairwise(cuts))]

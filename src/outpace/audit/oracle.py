@@ -41,9 +41,9 @@ class Oracle:
             self._rows[key] = runtime.forward([chunk], cache).logits[0][0].clone()
         return self._rows[key]
 
-    def law(self, tokens: Sequence[int], params: SamplingParams) -> Law:
-        """The target's law after ``tokens``."""
-        return Pipeline(params).law(self.logits(tokens), tokens)
+    def law(self, tokens: Sequence[int], params: SamplingParams, prompt_length: int = 0) -> Law:
+        """The target's law after ``tokens``, of which the first ``prompt_length`` are the prompt."""
+        return Pipeline(params, prompt_length).law(self.logits(tokens), tokens)
 
     def answer(self, prompt: Sequence[int], params: SamplingParams) -> Answer:
         """Plain decoding under ``match``."""
@@ -51,7 +51,7 @@ class Oracle:
         tokens: list[int] = []
         while (ended := self.ended(prompt, tokens, params)).finish_reason is None:
             text = [*prompt, *tokens]
-            tokens.append(coins.gumbel_argmax(len(text), self.law(text, params)))
+            tokens.append(coins.gumbel_argmax(len(text), self.law(text, params, len(prompt))))
         return ended
 
     def ended(self, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams) -> Answer:

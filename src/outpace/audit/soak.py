@@ -92,6 +92,10 @@ def _request(random: Random, context: int | None, streamed: bool) -> Request:
         stop=random.sample(_STOPS, random.choice((0, 0, 1, 2))),
         stop_token_ids=[random.randrange(1024) for _ in range(random.choice((0, 0, 20)))],
         ignore_eos=random.random() < 0.5,
+        presence_penalty=random.choice((0.0, 0.0, 0.0, 0.5, -1.0)),
+        frequency_penalty=random.choice((0.0, 0.0, 0.0, 0.7)),
+        repetition_penalty=random.choice((1.0, 1.0, 1.0, 1.2, 0.8)),
+        logit_bias=random.choice(({}, {}, {}, {random.randrange(1024): random.choice((-100.0, 4.0))})),
     )
     return Request(prompt, params, random.randint(0, 6) if streamed and random.random() < 0.5 else None)
 
@@ -256,7 +260,7 @@ def _law_abiding(request: Request, result: Result, oracle: Oracle) -> list[str]:
     prompt, params, tokens = request.prompt, request.params, result.token_ids
     faults = []
     for i, token in enumerate(tokens):
-        if not oracle.law([*prompt, *tokens[:i]], params).prob(token) > 0:
+        if not oracle.law([*prompt, *tokens[:i]], params, len(prompt)).prob(token) > 0:
             faults.append(f"token {i}, {token}, has no probability there")
     if tokens and (early := oracle.ended(prompt, tokens[:-1], params)).finish_reason is not None:
         faults.append(f"{_said(result)}, but it should have ended at {early.token_ids}")

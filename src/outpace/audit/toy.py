@@ -18,7 +18,8 @@ class ToyRuntime:
     """A Runtime whose logits are ``logits_of(prefix)``, in ``dtype``.
 
     It keeps the token ids in the KV cache and reads the prefix back from there, so that a cache that is
-    rolled back or compacted wrongly shows in the output. ``forwards`` counts passes.
+    rolled back or compacted wrongly shows in the output. ``forwards`` counts passes. Its features, whatever their
+    name, are a row's own logits, ``layer.N`` turned by N places.
     """
 
     def __init__(
@@ -35,9 +36,12 @@ class ToyRuntime:
 
     def forward(self, chunks: Sequence[Chunk], cache: KVCache, want: Sequence[str] = ()) -> Forward:
         self.forwards += 1
-        return Forward([self._chunk(chunk, cache) for chunk in chunks])
+        rows = [self._chunk(chunk, cache, bool(want)) for chunk in chunks]  # every row, where features are wanted
+        logits = [found[chunk.logits_from :] if want else found for chunk, found in zip(chunks, rows, strict=True)]
+        turned = {name: int(name.partition(".")[2] or 0) for name in want}
+        return Forward(logits, {name: [found.roll(by, -1) for found in rows] for name, by in turned.items()})
 
-    def _chunk(self, chunk: Chunk, cache: KVCache) -> Tensor:
+    def _chunk(self, chunk: Chunk, cache: KVCache, every_row: bool) -> Tensor:
         start, rows = cache.length(chunk.slot), len(chunk.tokens)
         cache.require(chunk.slot, rows)
         keys, _ = cache.storage(chunk.slot)
@@ -50,7 +54,8 @@ class ToyRuntime:
             paths.append((*(paths[parent] if parent >= 0 else cached), token))
         if any(len(path) > self.context for path in paths):
             raise ContextError(f"position {max(map(len, paths)) - 1} is beyond the context of {self.context}")
-        wanted = [torch.as_tensor(self._logits_of(p), dtype=self._dtype) for p in paths[chunk.logits_from :]]
+        first = 0 if every_row else chunk.logits_from
+        wanted = [torch.as_tensor(self._logits_of(p), dtype=self._dtype) for p in paths[first:]]
         return torch.stack(wanted) if wanted else torch.empty(0, self.vocab_size, dtype=self._dtype)
 
 

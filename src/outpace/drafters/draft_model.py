@@ -12,6 +12,7 @@ from ..core.errors import DrafterError
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, Verdict
 from ._extending import Start, without_siblings
+from ._own_cache import confidence
 from .lookup import Config as LookupConfig
 from .lookup import Lookup
 
@@ -63,6 +64,7 @@ class DraftModel:
         texts = [[*session.tokens, *start.path] for session, start in zip(sessions, starts, strict=True)]
         drawn: list[list[int]] = [[] for _ in sessions]
         laws: list[list[Law | None]] = [[] for _ in sessions]
+        stands = [1.0] * len(sessions)  # estimated probability that the whole path so far is accepted
         depths: list[int] = []
         for session, text, budget in zip(sessions, texts, budgets, strict=True):
             state = self._states[session.id]
@@ -90,7 +92,11 @@ class DraftModel:
                     node, depth = starts[i].node + len(drawn[i]), len(starts[i].path) + len(drawn[i])
                     drawn[i].append(sessions[i].rule.draw(law, sessions[i].coins, len(sessions[i].tokens), node, depth))
                     laws[i].append(law)
-                    if drawn[i][-1] != guessed:  # the rows behind a wrong guess have read a wrong text
+                    if sessions[i].stop_below > 0:
+                        stands[i] *= confidence(law, row, drawn[i][-1])
+                        if stands[i] < sessions[i].stop_below:
+                            depths[i] = 0
+                    if not depths[i] or drawn[i][-1] != guessed:  # the rows behind a wrong guess have read a wrong text
                         break
                 self._cache.keep(chunk.slot, len(texts[i]) + max(len(drawn[i]), 1) - 1, [])
             active = [i for i in active if depths[i] > len(drawn[i])]

@@ -16,11 +16,13 @@ DRIVERS = Path(__file__).parent / "drivers"
 
 
 class Draws(NamedTuple):
-    """One answer a seed, and how many tokens were drafted and accepted for them (None: the engine does not tell)."""
+    """One answer a seed, and how many tokens were drafted and accepted for them (None: the engine does not tell).
+    ``timing``: for each seed, tokens that were out after the first step, seconds until then, and seconds in all."""
 
     tokens: list[list[int]]
     drafted: int | None
     accepted: int | None
+    timing: list[tuple[int, float, float]] | None = None
 
 
 class Peer:
@@ -61,7 +63,7 @@ class Peer:
         tokens = answer.get("tokens")
         if not isinstance(tokens, list) or len(tokens) != len(seeds):
             raise PeerError(f"{self.name}: the driver did not answer {len(seeds)} seeds with as many lists of tokens")
-        return Draws(tokens, answer.get("drafted"), answer.get("accepted"))
+        return Draws(tokens, answer.get("drafted"), answer.get("accepted"), answer.get("timing"))
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None

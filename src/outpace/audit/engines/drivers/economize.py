@@ -4,6 +4,7 @@
 
 import pathlib
 import tempfile
+import time
 
 import economize
 import torch
@@ -43,20 +44,32 @@ def load(settings):
         raise ValueError(f"mode {mode!r} is not among plain, lookup and draft")
     length = 1 if mode == "plain" else settings["gamma"] + 1
     ends = base.generation_config.eos_token_id
+    first = []  # when the target's first pass ended
+
+    def passed(*_):
+        if not first:
+            first.append(time.perf_counter())
+
+    base.get_output_embeddings().register_forward_hook(passed)
 
     def generate(prompt, max_tokens, temperature, seeds, keep=folder):
-        answers, drafted, accepted = [], 0, 0
+        answers, drafted, accepted, timing = [], 0, 0, []
         for seed in seeds:
             if temperature > 0:
                 decoding = economize.DecodeConfig(cycle_length=length, verifier="rejection")
                 selector = economize.TopPSampler(temperature=temperature, seed=seed)
             else:
                 decoding, selector = economize.DecodeConfig(cycle_length=length), None
+            first.clear()
+            start = time.perf_counter()
             result = model.decode(torch.tensor(prompt), max_tokens, decoding=decoding, selector=selector, stop=ends)
+            seconds = time.perf_counter() - start
             answers.append(result.tokens.tolist())
+            began = 1 + (result.acceptance[0][1] if len(result.acceptance) else 0)
+            timing.append([began, first[0] - start if first else 0.0, seconds])
             drafted += sum(proposed for proposed, _ in result.acceptance)
             accepted += sum(taken for _, taken in result.acceptance)
-        return {"tokens": answers, "drafted": drafted, "accepted": accepted}
+        return {"tokens": answers, "drafted": drafted, "accepted": accepted, "timing": timing}
 
     versions = {module.__name__: module.__version__ for module in (economize, transformers, torch)}
     return {"versions": versions, "numerics": "float32"}, generate

@@ -2,7 +2,7 @@
 # mypy: ignore-errors
 """llama.cpp's own server, run inside this process by the package xllamacpp, spoken to in token ids.
 
-Modes: plain; lookup (ngram-simple on matches of 2 tokens); draft (draft-simple); draft-probabilistic (the same with the
+Modes: plain; lookup (ngram-simple on matches of 2 tokens, or of as many as the setting ``match`` says); draft (draft-simple); draft-probabilistic (the same with the
 server's rejection sampling instead of comparing with the sampled token).
 """
 
@@ -19,13 +19,13 @@ def load(settings):
     mode, gamma = settings["mode"], settings["gamma"]
     params = xllamacpp.CommonParams()
     params.model.path = settings["target"]
-    params.n_ctx, params.n_parallel, params.cache_ram_mib = 2048, 1, 0
+    params.n_ctx, params.n_parallel, params.cache_ram_mib = settings.get("context", 2048), 1, 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
     params.port, params.warmup, params.verbosity = 0, False, 0
     speculative = params.speculative
     if mode == "lookup":
         speculative.types = [KINDS.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = 2, gamma
+        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = settings.get("match", 2), gamma
     elif mode.startswith("draft"):
         speculative.types = [KINDS.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         draft = speculative.draft
@@ -36,18 +36,20 @@ def load(settings):
         raise ValueError(f"mode {mode!r} is not among plain, lookup, draft and draft-probabilistic")
     server = xllamacpp.Server(params)
     address = urllib.parse.urlsplit(server.listening_address)
-    connection = http.client.HTTPConnection(address.hostname, address.port)
 
     def complete(body):
+        # A connection each: the server closes one that was idle for some seconds.
+        connection = http.client.HTTPConnection(address.hostname, address.port)
         connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
         reply = connection.getresponse()
         text = reply.read()
+        connection.close()
         if reply.status != 200:
             raise RuntimeError(f"the server answered {reply.status}: {text[:200]!r}")
         return json.loads(text)
 
     def generate(prompt, max_tokens, temperature, seeds, keep=server):
-        answers, drafted, accepted = [], 0, 0
+        answers, drafted, accepted, timing = [], 0, 0, []
         for seed in seeds:
             body = {
                 "prompt": prompt,
@@ -64,8 +66,10 @@ def load(settings):
             }
             reply = complete(body)
             answers.append(reply["tokens"])
+            spent = reply["timings"]
+            timing.append([1, spent["prompt_ms"] / 1e3, (spent["prompt_ms"] + spent["predicted_ms"]) / 1e3])
             drafted += reply["timings"].get("draft_n", 0)
             accepted += reply["timings"].get("draft_n_accepted", 0)
-        return {"tokens": answers, "drafted": drafted, "accepted": accepted}
+        return {"tokens": answers, "drafted": drafted, "accepted": accepted, "timing": timing}
 
     return {"versions": {"xllamacpp": xllamacpp.__version__}, "numerics": "as in the file"}, generate

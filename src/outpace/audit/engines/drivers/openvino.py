@@ -8,10 +8,27 @@ It reads GGUF files; a draft model must be its own exported format, which this d
 import pathlib
 import shutil
 import tempfile
+import time
 
 import numpy
 import openvino
 import openvino_genai as genai
+
+
+class Watch(genai.StreamerBase):
+    """Notes how many tokens came first, and when."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.start = None, time.perf_counter()
+
+    def write(self, tokens):
+        if self.first is None:
+            self.first = [1 if isinstance(tokens, int) else len(tokens), time.perf_counter() - self.start]
+        return genai.StreamingStatus.RUNNING
+
+    def end(self):
+        pass
 
 
 def load(settings):
@@ -36,7 +53,7 @@ def load(settings):
     ends = set(pipeline.get_generation_config().stop_token_ids)
 
     def generate(prompt, max_tokens, temperature, seeds, keep=folder):
-        answers, accepted = [], 0
+        answers, accepted, timing = [], 0, []
         for seed in seeds:
             config = genai.GenerationConfig()
             config.max_new_tokens, config.apply_chat_template = max_tokens, False
@@ -46,11 +63,13 @@ def load(settings):
                 config.top_k, config.top_p = 1 << 30, 1.0
             for key, value in options.items():
                 setattr(config, key, value)
-            result = pipeline.generate(openvino.Tensor(numpy.array([prompt], dtype=numpy.int64)), config)
+            watch = Watch()
+            result = pipeline.generate(openvino.Tensor(numpy.array([prompt], dtype=numpy.int64)), config, watch)
+            timing.append([*(watch.first or (0, 0.0)), time.perf_counter() - watch.start])
             answers.append([int(token) for token in result.tokens[0]])
             metrics = getattr(result, "extended_perf_metrics", None)
             counted = metrics is not None and hasattr(metrics, "get_num_accepted_tokens")
             accepted = accepted + metrics.get_num_accepted_tokens() if counted and accepted is not None else None
-        return {"tokens": answers, "drafted": None, "accepted": accepted}
+        return {"tokens": answers, "drafted": None, "accepted": accepted, "timing": timing}
 
     return {"versions": {"openvino-genai": genai.__version__}, "numerics": "as it rounds the file"}, generate

@@ -4,7 +4,8 @@
 
 The first line in is the settings ``{"target", "draft", "mode", "gamma", "threads"}``; the answer to it is
 ``{"ready": {...}}``. Every later line is a request ``{"prompt", "max_tokens", "temperature", "seeds"}``; the answer is
-``{"tokens": [[...] for each seed], "drafted", "accepted"}``. Any answer may be ``{"error": "..."}`` instead.
+``{"tokens": [[...] for each seed], "drafted", "accepted", "timing": [[tokens of the first step, seconds until then,
+seconds in all] for each seed]}``. Any answer may be ``{"error": "..."}`` instead.
 """
 
 import importlib.util

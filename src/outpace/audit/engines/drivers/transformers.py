@@ -6,6 +6,7 @@ Drafted tokens are counted from outside: the rows of the target's passes beyond 
 """
 
 import pathlib
+import time
 
 import torch
 import transformers
@@ -39,6 +40,21 @@ class Rows:
         self.passes += 1
 
 
+class Watch:
+    """A streamer that notes how many tokens came first, and when."""
+
+    def __init__(self):
+        self.first, self.prompt, self.start = None, True, time.perf_counter()
+
+    def put(self, tokens):
+        if not self.prompt and self.first is None:
+            self.first = [tokens.numel(), time.perf_counter() - self.start]
+        self.prompt = False
+
+    def end(self):
+        pass
+
+
 def load(settings):
     torch.set_num_threads(settings["threads"])
     target, mode, gamma = read(settings["target"]), settings["mode"], settings["gamma"]
@@ -66,15 +82,19 @@ def load(settings):
             pad_token_id=0,
         )
         ids = torch.tensor([prompt])
-        answers, drafted = [], 0
+        answers, drafted, timing = [], 0, []
         with torch.inference_mode():
             for seed in seeds:
                 torch.manual_seed(seed)
                 watch.rows = watch.passes = 0
-                out = target.generate(ids, attention_mask=torch.ones_like(ids), generation_config=config, **options)
+                clock = Watch()
+                out = target.generate(
+                    ids, attention_mask=torch.ones_like(ids), generation_config=config, streamer=clock, **options
+                )
+                timing.append([*(clock.first or (0, 0.0)), time.perf_counter() - clock.start])
                 answers.append(out[0, len(prompt) :].tolist())
                 drafted += watch.rows - len(prompt) - (watch.passes - 1)
-        return {"tokens": answers, "drafted": drafted, "accepted": None}
+        return {"tokens": answers, "drafted": drafted, "accepted": None, "timing": timing}
 
     versions = {"transformers": transformers.__version__, "torch": torch.__version__}
     return {"versions": versions, "numerics": "float32"}, generate

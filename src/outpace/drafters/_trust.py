@@ -1,0 +1,49 @@
+"""How far a source of guesses can be trusted, learnt from how often it was right."""
+
+from __future__ import annotations
+
+_MEMORY = 1 - 1 / 64  # what earlier outcomes weigh at each new one: about the last 64 count
+_FIRST = 2.0  # outcomes that the first assumption is worth
+
+
+class Trust:
+    """The chance that the next token of a source is right, by the number of tokens that agreed before it.
+
+    Before anything is known, ``m`` agreeing tokens and the one before them that did not make (m + 1) / (m + 3)
+    (Laplace's rule of succession); ``head_start`` adds agreement in advance.
+    """
+
+    def __init__(self, head_start: int = 0) -> None:
+        self._head_start = head_start
+        self._right: dict[int, float] = {}
+        self._asked: dict[int, float] = {}
+
+    def learn(self, agreed: int, right: bool) -> None:
+        """One more outcome after ``agreed`` tokens (below zero: tokens since the source was lost)."""
+        bucket = _bucket(agreed)
+        self._asked[bucket] = self._asked.get(bucket, 0.0) * _MEMORY + 1
+        self._right[bucket] = self._right.get(bucket, 0.0) * _MEMORY + right
+
+    def chance(self, agreed: int) -> float:
+        """Probability in (0, 1) that the next token is right."""
+        bucket = _bucket(agreed)
+        m = agreed + self._head_start if agreed >= 0 else 0
+        first = (m + 1) / (m + 3)
+        return (self._right.get(bucket, 0.0) + _FIRST * first) / (self._asked.get(bucket, 0.0) + _FIRST)
+
+    def worth(self, agreed: int, count: int, stop_below: float) -> tuple[int, float]:
+        """How many of ``count`` tokens to draft, and how many of them will stand on average: as far as the chance
+        that the whole path stands does not fall below ``stop_below``."""
+        path, expected = 1.0, 0.0
+        for depth in range(count):
+            path *= self.chance(agreed)
+            if path < stop_below:
+                return depth, expected
+            expected += path
+            agreed = max(agreed, 0) + 1
+        return count, expected
+
+
+def _bucket(agreed: int) -> int:
+    """Each length up to 4 for itself, then by doubling; 64 and more are one."""
+    return max(agreed, -3) if agreed <= 4 else 2 + min(agreed, 64).bit_length()

@@ -1,0 +1,91 @@
+"""A draft of another vocabulary drafts with the tokens that both have: token-level intersection (TLI, Timor et al.,
+arXiv 2502.05202, section 4).
+
+The draft's law is that of its logits at the shared tokens alone, renormalised, under the target's ids and the request's
+own sampling controls. Tokens are drawn from it and submitted with it, so that every acceptance rule stays exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.errors import DrafterError, NumericsError
+from ..core.protocols import Drafter, Parts, Session
+from ..core.types import Forward, Law, Proposal, Verdict
+from ..models.pairing import shared_tokens
+from ._other_text import OtherDraft, open_draft
+from ._own_cache import confidence
+
+NEEDS_DRAFT = True
+SAME_VOCABULARY = False
+
+
+@dataclass(frozen=True)
+class Config:
+    gamma: int = 4  # tokens drafted a round
+
+
+class Intersect:
+    """Drafts a chain of shared tokens."""
+
+    needs: Sequence[str] = ()
+
+    def __init__(self, draft: OtherDraft, vocab_size: int) -> None:
+        self._draft, self._vocab_size = draft, vocab_size
+        self._targets, self._drafts = shared_tokens(draft.target, draft.draft)
+        if not self._targets.numel():
+            raise DrafterError("target and draft have no token in common: use the drafter 'reencode'")
+        self._draft_id = torch.full((vocab_size,), -1).index_copy(0, self._targets, self._drafts)  # by the target's
+
+    def begin(self, session: Session) -> None:
+        self._draft.begin(session)
+
+    def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
+        drawn: list[list[int]] = [[] for _ in sessions]
+        laws: list[list[Law | None]] = [[] for _ in sessions]
+        stands = [1.0] * len(sessions)
+        rows = [self._draft.catch_up(s) if budget > 0 else [] for s, budget in zip(sessions, budgets, strict=True)]
+        active = [i for i, ids in enumerate(rows) if ids]
+        step = 0
+        while active:
+            logits = self._draft.step([sessions[i] for i in active], [rows[i] for i in active])
+            going = []
+            for i, row in zip(active, logits, strict=True):
+                session, spread = sessions[i], self._spread(row)
+                try:
+                    law = session.pipeline.law(spread, [*session.tokens, *drawn[i]])
+                except NumericsError:  # a grammar that allows none of the shared tokens
+                    continue
+                token = session.rule.draw(law, session.coins, len(session.tokens), step, step)
+                drawn[i].append(token)
+                laws[i].append(law)
+                rows[i] = [int(self._draft_id[token])]
+                if session.stop_below > 0:
+                    stands[i] *= confidence(law, spread, token)
+                if step + 1 < budgets[i] and stands[i] >= session.stop_below and self._draft.room(session):
+                    going.append(i)
+            step += 1
+            active = going
+        return [
+            Proposal.chain(d, q if session.rule.NEEDS_LAWS else None)
+            for session, d, q in zip(sessions, drawn, laws, strict=True)
+        ]
+
+    def _spread(self, logits: Tensor) -> Tensor:
+        """``[draft vocab]`` -> ``[vocab_size]`` under the target's ids: -inf for what the draft has no token for."""
+        full = torch.full((self._vocab_size,), -torch.inf, dtype=logits.dtype)
+        full[self._targets] = logits[self._drafts]
+        return full
+
+    def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
+
+    def end(self, session: Session) -> None:
+        self._draft.end(session)
+
+
+def create(config: Config, parts: Parts) -> Drafter:
+    return Intersect(open_draft("intersect", parts), parts.vocab_size)
