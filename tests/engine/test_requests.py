@@ -68,8 +68,11 @@ def test_each_request_names_its_own_drafter_rule_and_gamma():
     assert [stream.result.token_ids for stream in streams] == [plainly.token_ids] * 4
     reports = [stream.result.report for stream in streams]
     assert [(r.drafter, r.rule, r.gamma) for r in reports] == [
-        ("lookup", "match", one._gammas["lookup"]), ("draft_model", "ratio", 2), ("draft_model", "block", 4), ("none", "match", 0)
-    ]  # fmt: skip
+        ("lookup", "match", one._gammas["lookup"]),
+        ("draft_model", "ratio", 2),
+        ("draft_model", "block", 4),
+        ("none", "match", 0),
+    ]
     for options, words in (({"drafter": "none"}, "drafter must be one of"), ({"accept": "maybe"}, "accept must be"),
                            ({"sample": -1}, "sample must be")):  # fmt: skip
         with pytest.raises(ParameterError, match=words):

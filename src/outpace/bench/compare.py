@@ -13,7 +13,8 @@ import torch
 
 from .. import __version__
 from ..core.types import SamplingParams
-from ..engine.engine import Engine, Prompt, Result
+from ..engine.engine import Engine, Prompt
+from ..engine.stream import Result
 
 
 @dataclass(frozen=True)

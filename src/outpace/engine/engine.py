@@ -293,6 +293,8 @@ class Engine:
         report = session.report
         report.drafter, report.rule = name if session.gamma else "none", rule
         report.gamma, report.seed, report.prompt_tokens = session.gamma, seed, len(ids)
+        if not session.rule.LOSSLESS:
+            report.warnings.append(f"acceptance by {rule!r} is lossy: the answer need not follow the target's law")
         if len(ids) >= limit:
             session.finish = "length"
         text = TextState(StreamDecoder(tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)

@@ -1,0 +1,286 @@
+"""Is the controller ever slower than plain decoding, and how near is it to the best fixed setting?
+
+    python runs/never_slower.py collect --data ../shared/data --log LOG   # answers and costs; continues where it was
+    python runs/never_slower.py replay --log LOG                          # every setting on the logged rounds
+    python runs/never_slower.py check --log LOG                           # simulated against measured speed-ups
+    python runs/never_slower.py confirm --data ../shared/data --log LOG   # plain and controller in turn, by the clock
+
+`collect` writes one line for each prompt: how long the run of agreeing drafts is at every position of the answer, for
+the draft model and for lookup. At temperature 0 (and under `match` in general) that decides exactly what any gamma
+would have brought, so `replay` needs no model: it prices the rounds with the passes measured by `collect`.
+The prompts are those of a directory (Spec-Bench and HumanEval, one category for each task) and the creative ones below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from outpace import SamplingParams, load
+from outpace.bench.simulate import Outcome, Truth, from_log, simulate
+from outpace.core.types import Chunk
+from outpace.drafters.lookup import Config, Lookup
+from outpace.engine.controller import AutoController
+from outpace.engine.costs import PassCosts, from_dict, machine, pass_costs
+from outpace.engine.engine import Engine
+from outpace.engine.stream import Result
+from outpace.models.catalogue import resolve
+from outpace.models.loading import load_draft, load_model
+
+CREATIVE = (
+    "Write the opening of a story in which a lighthouse keeper finds a door at the bottom of the sea.",
+    "Write a poem of three stanzas about the last tram of the night, without rhymes.",
+    "Describe a market on the moon as an old fishmonger would tell it to her grandchild.",
+    "Invent a festival for a village that celebrates the wind, and tell how it began.",
+    "Write a letter from a retired clock to the town that forgot to wind it.",
+    "Tell a ghost story in which the ghost is the only one who is afraid.",
+    "Write a monologue of a violin that has been played by five owners.",
+    "Imagine a recipe for bottled thunder and write it down with all its warnings.",
+    "Write a short dialogue between two rivers that are about to meet.",
+    "Describe the smell of rain to somebody who has lived all their life in the desert.",
+)
+OTHER = 0.0005  # seconds of a round besides passes
+GAMMAS = {"draft_model": range(1, 13), "lookup": (2, 4, 6, 8, 12, 16)}
+
+
+def mix(data: Path, each: int) -> Iterator[tuple[str, str]]:
+    """(category, prompt), the categories in turn, so that a run that is cut short has some of all."""
+    kinds: dict[str, list[str]] = defaultdict(list)
+    for line in (data / "spec_bench_60.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        kinds[entry["task"]].append(entry["prompt"])
+    for line in (data / "humaneval_40.jsonl").read_text(encoding="utf-8").splitlines():
+        kinds["code"].append(json.loads(line)["prompt"])
+    kinds["creative"] = list(CREATIVE)
+    for prompts in kinds.values():
+        prompts.sort(key=len)  # the shorter half: a long prompt's time says little about decoding
+    for i in range(each):
+        yield from ((kind, prompts[i]) for kind, prompts in kinds.items() if i < len(prompts))
+
+
+def collect(args: argparse.Namespace) -> None:
+    start, log = perf_counter(), Path(args.log)
+    done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    known = {entry.get("prompt") for entry in done}
+    todo = [(kind, prompt) for kind, prompt in mix(args.data, args.each) if prompt not in known]
+    target = load_model(resolve(args.target), weights=args.weights)
+    draft = load_draft(resolve(args.draft))
+    engine = load(target, draft, gamma=4)
+    with log.open("a", encoding="utf-8") as out:
+        if not done:
+            costs = {"target": asdict(pass_costs(target)), "draft": asdict(pass_costs(draft))}
+            print(
+                json.dumps(costs | {"machine": machine(), "pair": [args.target, args.draft, target.weights]}), file=out
+            )
+        for kind, prompt in todo:
+            if perf_counter() - start > args.seconds:
+                print(f"{len(todo)} to do; call again", file=sys.stderr)
+                return
+            ids = engine.encode([{"role": "user", "content": prompt}] if target.chat_template else prompt)
+            if len(ids) + args.tokens > target.runtime.context:
+                continue
+            result = engine.generate(ids, SamplingParams(max_tokens=args.tokens))
+            assert isinstance(result, Result)
+            text = [*ids, *result.token_ids]
+            entry = {"kind": kind, "prompt": prompt, "prompt_tokens": len(ids), "tokens": len(result.token_ids),
+                     "limit": args.tokens, "draft_model": model_runs(engine, text, len(ids)),
+                     "lookup": lookup_runs(text, len(ids))}  # fmt: skip
+            print(json.dumps(entry), file=out, flush=True)
+            print(f"{perf_counter() - start:6.1f} s  {kind}: {len(ids)} + {len(result.token_ids)}", file=sys.stderr)
+
+
+def model_runs(engine: Engine, text: list[int], first: int) -> dict[str, list[int]]:
+    """At each position of the answer: how many greedy drafts in a row would be right. A draft that was right so
+    far is the text itself, so one pass of the draft over the text answers for all positions."""
+    runtime = engine._drafters["draft_model"]._runtime  # type: ignore[attr-defined]
+    cache = runtime.new_cache()
+    slot = cache.open(len(text))
+    [logits] = runtime.forward([Chunk(slot, text[:-1], logits_from=first - 1)], cache).logits
+    right = (logits.argmax(-1) == torch.tensor(text[first:])).tolist()
+    runs = [0] * (len(right) + 1)
+    for i in reversed(range(len(right))):
+        runs[i] = runs[i + 1] + 1 if right[i] else 0
+    return {"proposed": [99] * len(right), "stood": runs[:-1]}
+
+
+def lookup_runs(text: list[int], first: int) -> dict[str, list[int]]:
+    """At each position of the answer: what lookup proposes, and how much of it is right."""
+    from outpace.audit.drive import session
+
+    drafter, one = Lookup(Config()), session(count=len(text), gamma=16, prompt=text[:first])
+    drafter.begin(one)
+    proposed, stood = [], []
+    for position in range(first, len(text)):
+        one.tokens = text[:position]
+        [proposal] = drafter.propose([one], [16])
+        agree = [a == b for a, b in zip(proposal.tokens, text[position:], strict=False)]
+        proposed.append(len(proposal))
+        stood.append(next((i for i, same in enumerate(agree) if not same), len(agree)))
+    return {"proposed": proposed, "stood": stood}
+
+
+def read(log: str) -> tuple[Truth, PassCosts, PassCosts, list[dict[str, Any]], dict[str, Any]]:
+    head, *entries = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
+    target, draft = from_dict(head["target"]), from_dict(head["draft"])
+    return Truth(target, {"draft_model": draft}, OTHER), target, draft, entries, head
+
+
+def replay(args: argparse.Namespace) -> None:
+    truth, target, draft, entries, head = read(args.log)
+    names = args.drafters.split(",")
+    print(f"{head['pair']} on {head['machine']}: {len(entries)} answers; v(2), v(4), v(8) = "
+          f"{target.relative(2):.2f}, {target.relative(4):.2f}, {target.relative(8):.2f}, "
+          f"c = {draft.of(1) / target.of(1):.2f}")  # fmt: skip
+
+    def run(entry: dict[str, Any], **how: Any) -> Outcome:
+        drafts = {name: from_log(entry[name]["proposed"], entry[name]["stood"]) for name in names}
+        return simulate(drafts, truth, entry["tokens"], prompt=entry["prompt_tokens"], limit=entry["limit"], **how)
+
+    kinds = sorted({entry["kind"] for entry in entries})
+    print(f"{'category':>15} {'answers':>7} {'best fixed':>17} {'x plain':>8} | one controller {'of best':>8} "
+          f"{'first token':>11} | one each {'of best':>8}")  # fmt: skip
+    warm, cold = defaultdict(list), defaultdict(list)  # by kind: (entry, outcome)
+    for seed in range(args.orders):
+        order = list(entries)
+        random.Random(seed).shuffle(order)
+        shared, coins = AutoController(target, {"draft_model": draft}, clock=lambda: 0.0), random.Random(seed)
+        noise = lambda: coins.lognormvariate(0, args.noise)  # noqa: B023, E731
+        for number, entry in enumerate(order):
+            warm[entry["kind"]].append((entry, run(entry, controller=shared, number=number, noise=noise)))
+            alone = AutoController(target, {"draft_model": draft}, clock=lambda: 0.0)
+            cold[entry["kind"]].append((entry, run(entry, controller=alone, noise=noise)))
+    for kind in kinds:
+        mine = [entry for entry in entries if entry["kind"] == kind]
+        plain = {id(entry): run(entry, gamma=0) for entry in mine}
+        total = sum(outcome.seconds for outcome in plain.values())
+        fixed = {(n, g): sum(run(e, drafter=n, gamma=g).seconds for e in mine) for n in names for g in GAMMAS[n]}
+        fixed["plain", 0] = total
+        best = min(fixed, key=fixed.__getitem__)
+        columns = []
+        for runs in (warm[kind], cold[kind]):
+            seconds = sum(outcome.seconds for _, outcome in runs) / args.orders
+            ratio = statistics.median(plain[id(e)].seconds / o.seconds for e, o in runs)
+            first = statistics.median(plain[id(e)].first / o.first for e, o in runs)
+            columns.append((total / seconds, ratio, fixed[best] / seconds, first))
+        (w, wm, wb, wf), (c, cm, cb, _) = columns
+        print(f"{kind:>15} {len(mine):7} {best[0]:>13} {best[1]:3} {total / fixed[best]:7.2f}x | "
+              f"{w:5.2f}x ({wm:5.2f}x) {wb:8.1%} {wf:10.3f}x | {c:4.2f}x ({cm:4.2f}x) {cb:6.1%}")  # fmt: skip
+
+
+def check(args: argparse.Namespace) -> None:
+    """Decode logged prompts with fixed gammas by the clock, and compare with what the simulator makes of their logs."""
+    start = perf_counter()
+    truth, _, _, entries, _ = read(args.log)
+    engine = load(args.target, args.draft, weights=args.weights, gamma=4)
+    engine.generate("warm up", SamplingParams(max_tokens=8))
+    off = []
+    for entry in sorted(entries, key=lambda entry: entry["prompt_tokens"] - 2 * entry["tokens"]):
+        if perf_counter() - start > args.seconds:
+            break
+        message = [{"role": "user", "content": entry["prompt"]}] if engine.target.chat_template else entry["prompt"]
+        drafts = {"draft_model": from_log(entry["draft_model"]["proposed"], entry["draft_model"]["stood"])}
+        measured, simulated = {}, {}
+        for gamma in (0, 2, 4):
+            result = engine.generate(message, SamplingParams(max_tokens=args.tokens), gamma=gamma)
+            assert isinstance(result, Result) and len(result.token_ids) == entry["tokens"]
+            measured[gamma] = result.report.seconds_decode
+            found = simulate(drafts, truth, entry["tokens"], prompt=entry["prompt_tokens"], gamma=gamma)
+            read_text = truth.prefill(entry["prompt_tokens"])
+            read_text += truth.reading("draft_model", entry["prompt_tokens"]) if gamma else 0.0
+            simulated[gamma] = found.seconds - read_text
+        for gamma in (2, 4):
+            pair = measured[0] / measured[gamma], simulated[0] / simulated[gamma]
+            off.append(pair[1] / pair[0] - 1)
+            print(
+                f"{entry['kind']:>15} gamma {gamma}: measured {pair[0]:.2f}x, simulated {pair[1]:.2f}x ({off[-1]:+.1%})"
+            )
+    print(f"median difference {statistics.median(off):+.1%}, of the size {statistics.median(map(abs, off)):.1%}")
+
+
+def confirm(args: argparse.Namespace) -> None:
+    start = perf_counter()
+    engine = load(args.target, args.draft, weights=args.weights, drafter=args.drafters, controller="auto")
+    ratios: dict[str, list[float]] = defaultdict(list)
+    firsts: list[float] = []
+    out = Path(args.log)
+    params = SamplingParams(max_tokens=args.tokens)
+    engine.generate("warm up", SamplingParams(max_tokens=8))
+    prompts = list(mix(args.data, args.each))[args.skip :]
+    for number, (kind, prompt) in enumerate(prompts):
+        if perf_counter() - start > args.seconds:
+            print(f"stopped before prompt {number + args.skip}", file=sys.stderr)
+            break
+        message = [{"role": "user", "content": prompt}] if engine.target.chat_template else prompt
+        seen = {}
+        for gamma in (0, None) if number % 2 else (None, 0):
+            begun = perf_counter()
+            with engine.stream(message, params, gamma=gamma) as stream:
+                next(stream)
+                first = perf_counter() - begun
+                for _ in stream:
+                    pass
+            seen[gamma] = (perf_counter() - begun, first, stream.result)
+        assert seen[0][2].token_ids == seen[None][2].token_ids
+        ratios[kind].append(seen[0][0] / seen[None][0])
+        firsts.append(seen[0][1] / seen[None][1])
+        line = {"kind": kind, "plain": seen[0][:2], "auto": seen[None][:2], "tokens": len(seen[0][2].token_ids)}
+        with out.open("a", encoding="utf-8") as log:
+            print(json.dumps(line), file=log)
+        print(f"{kind:>15} {ratios[kind][-1]:.2f}x  first token {firsts[-1]:.2f}x", file=sys.stderr)
+    summarize(args.log)
+
+
+def summarize(log: str) -> None:
+    """Medians of the paired ratios, with a bootstrap interval."""
+    entries = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
+    kinds = sorted({entry["kind"] for entry in entries})
+    for kind in [*kinds, "all"]:
+        mine = [entry for entry in entries if kind in (entry["kind"], "all")]
+        for name, part in (("request", 0), ("first token", 1)):
+            ratios = [entry["plain"][part] / entry["auto"][part] for entry in mine]
+            low, high = bootstrap(ratios)
+            print(f"{kind:>15} {name:>12}: {statistics.median(ratios):.3f}x  [{low:.3f}, {high:.3f}]  of {len(ratios)}")
+
+
+def bootstrap(values: list[float], times: int = 2000, seed: int = 0) -> tuple[float, float]:
+    """A 95% interval of the median."""
+    coins = random.Random(seed)
+    medians = sorted(statistics.median(coins.choices(values, k=len(values))) for _ in range(times))
+    return medians[int(0.025 * times)], medians[int(0.975 * times) - 1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("collect", "replay", "check", "confirm", "summarize"))
+    parser.add_argument("--log", required=True)
+    parser.add_argument("--data", type=Path, default=Path())
+    parser.add_argument("--target", default="qwen2.5-coder-1.5b")
+    parser.add_argument("--draft", default="qwen2.5-coder-0.5b")
+    parser.add_argument("--weights", default="auto")
+    parser.add_argument("--drafters", default="draft_model,lookup")
+    parser.add_argument("--each", type=int, default=3, help="prompts of each category")
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--seconds", type=float, default=75.0, help="begin no prompt after so long")
+    parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--orders", type=int, default=8, help="random orders of the requests")
+    parser.add_argument("--noise", type=float, default=0.05, help="of the clock in replays")
+    args = parser.parse_args()
+    if args.action == "summarize":
+        summarize(args.log)
+    else:
+        {"collect": collect, "replay": replay, "check": check, "confirm": confirm}[args.action](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""What the machine can do at the moment: read bandwidth, and seconds of a pass by its rows."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+
+import torch
+
+from ..core.protocols import Runtime
+from ..core.types import Chunk
+
+ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+_PROBE_BYTES = 1 << 28  # far more than caches hold
+
+
+class Bandwidth:
+    """Measures how fast memory can be read: a sum over 256 MiB by torch's threads, which a loop in C does not beat."""
+
+    def __init__(self, nbytes: int = _PROBE_BYTES) -> None:
+        self._words = torch.ones(nbytes // 8, dtype=torch.int64)
+
+    def measure(self, repeats: int = 4) -> float:
+        """Bytes a second, the best of some repeats."""
+        best = float("inf")
+        for _ in range(repeats):
+            start = perf_counter()
+            self._words.sum()
+            best = min(best, perf_counter() - start)
+        return self._words.nbytes / best
+
+
+def pass_seconds(
+    runtime: Runtime, rows: Sequence[int] = ROWS, *, cached: int = 128, repeats: int = 5
+) -> dict[int, float]:
+    """Seconds of a pass over each number of rows behind ``cached`` entries: medians of interleaved passes."""
+    cached = max(1, min(cached, runtime.context - max(rows)))
+    cache = runtime.new_cache()
+    slot = cache.open(cached + max(rows))
+    ids = [1 + i % 97 for i in range(cached)]
+    try:
+        for start in range(0, cached, 256):
+            part = ids[start : start + 256]
+            runtime.forward([Chunk(slot, part, logits_from=len(part))], cache)
+        times: dict[int, list[float]] = {n: [] for n in rows}
+        for _ in range(repeats + 2):
+            for n in rows:
+                begin = perf_counter()
+                runtime.forward([Chunk(slot, ids[:n] if n <= cached else [1] * n)], cache)
+                times[n].append(perf_counter() - begin)
+                cache.keep(slot, cached, [])
+    finally:
+        cache.close(slot)
+    return {n: statistics.median(found[2:]) for n, found in times.items()}  # the first ones warm up
+
+
+def prefill_seconds(runtime: Runtime, tokens: int = 512, *, chunk: int = 256, repeats: int = 3) -> float:
+    """Seconds to read a prompt of ``tokens`` tokens in pieces of ``chunk``: the median."""
+    cache, found = runtime.new_cache(), []
+    for _ in range(repeats):
+        slot = cache.open(tokens)
+        try:
+            begin = perf_counter()
+            for start in range(0, tokens, chunk):
+                part = [1 + i % 97 for i in range(start, min(tokens, start + chunk))]
+                runtime.forward([Chunk(slot, part, logits_from=len(part) - 1)], cache)
+            found.append(perf_counter() - begin)
+        finally:
+            cache.close(slot)
+    return statistics.median(found)
+
+
+def between(costs: Mapping[int, float], rows: float) -> float:
+    """The cost of a number of rows that need not be whole: on the straight line between its neighbours."""
+    known = sorted(costs)
+    if rows <= known[0]:
+        return costs[known[0]]
+    for low, high in itertools.pairwise(known):
+        if rows <= high:
+            return costs[low] + (costs[high] - costs[low]) * (rows - low) / (high - low)
+    return costs[known[-1]] * rows / known[-1]

@@ -1,0 +1,168 @@
+"""Speculative decoding without a model: what a policy gains, given how often drafts stand and what passes cost.
+
+The closed forms are the paper's (Leviathan et al., arXiv 2211.17192). The simulation runs the production controller,
+or a fixed gamma, on rounds whose acceptance is drawn from given chances, or replayed from a log.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.protocols import Controller, Session
+from ..core.report import expected_tokens
+from ..core.types import Proposal, RoundSeconds, SamplingParams, Verdict
+from ..engine.costs import PassCosts
+
+Draft = Callable[[int, int], tuple[int, int]]
+"""(tokens of the answer so far, nodes allowed) -> (nodes proposed, nodes that stand)."""
+
+_CATCH_UP_ROWS = 8  # tokens of the text that a drafting step takes along
+
+
+def speedup(alpha: float, gamma: int, c: float, v: Callable[[float], float] = lambda rows: 1.0) -> float:
+    """Expected improvement of wall time (theorem 3.8; with ``v``, a pass over so many rows costs more than one)."""
+    return expected_tokens(alpha, gamma) / (v(gamma + 1) + gamma * c)
+
+
+def operations(alpha: float, gamma: int, c: float) -> float:
+    """Factor by which the number of operations grows (theorem 3.11). ``c``: of a draft step / of a target step."""
+    return (gamma * c + gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def best_gamma(alpha: float, c: float, v: Callable[[float], float] = lambda rows: 1.0, most: int = 32) -> int:
+    """The gamma with the greatest expected improvement (figure 3); 0 where drafting does not pay."""
+    return max(range(most + 1), key=lambda gamma: (speedup(alpha, gamma, c, v), -gamma))
+
+
+def by_chance(alphas: float | Sequence[float], seed: int = 0) -> Draft:
+    """Drafts that stand with chance ``alphas[depth]`` (the last one from there on), given that the one before did."""
+    chances = [alphas] if isinstance(alphas, (int, float)) else list(alphas)
+    coins = random.Random(seed)
+
+    def draft(position: int, allowed: int) -> tuple[int, int]:
+        stood = 0
+        while stood < allowed and coins.random() < chances[min(stood, len(chances) - 1)]:
+            stood += 1
+        return allowed, stood
+
+    return draft
+
+
+def from_log(proposed: Sequence[int], stood: Sequence[int]) -> Draft:
+    """A log of one answer: at each position, how many nodes were proposed when many were allowed, and how many of
+    them stood. Exact for a drafter whose proposals at a position do not depend on gamma, under ``match``."""
+
+    def draft(position: int, allowed: int) -> tuple[int, int]:
+        made = min(allowed, proposed[position])
+        return made, min(made, stood[position])
+
+    return draft
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What things cost: the target's passes, the passes of models behind drafters, and the rest of a round."""
+
+    target: PassCosts
+    drafts: Mapping[str, PassCosts] = field(default_factory=dict)
+    other: float = 0.0
+
+    def prefill(self, tokens: int) -> float:
+        """Seconds to read a prompt."""
+        return self.target.per_prompt_token * tokens
+
+    def reading(self, drafter: str, behind: int) -> float:
+        """Seconds for a drafter to catch up."""
+        costs = self.drafts.get(drafter)
+        return costs.per_prompt_token * behind if costs and behind > _CATCH_UP_ROWS else 0.0
+
+    def steps(self, drafter: str, steps: int, entries: int) -> float:
+        """Seconds of so many drafting steps."""
+        return self.drafts[drafter].of(1, entries) * steps if drafter in self.drafts else 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One answer. Seconds: the whole request, and until its first token."""
+
+    tokens: int
+    rounds: int
+    drafted: int
+    accepted: int
+    seconds: float
+    first: float
+    nodes: list[int]  # allowed in each round
+
+    @property
+    def tokens_per_pass(self) -> float:
+        return self.tokens / self.rounds
+
+
+def simulate(
+    drafts: Mapping[str, Draft],
+    truth: Truth,
+    tokens: int,
+    *,
+    controller: Controller | None = None,
+    gamma: int = 16,
+    drafter: str | None = None,
+    prompt: int = 1,
+    limit: int | None = None,
+    number: int = 0,
+    noise: Callable[[], float] = lambda: 1.0,
+) -> Outcome:
+    """Decode an answer of ``tokens`` tokens behind a prompt of ``prompt``, with ``gamma`` nodes a round, or as many
+    of these as ``controller`` decides. ``limit``: tokens the answer was allowed, ``number``: the session's,
+    ``noise``: a factor for the seconds of each part of a round."""
+    most = tokens if limit is None else limit
+    nobody: Any = None  # a simulated session has no logits, coins or rule
+    session = Session(
+        id=number,
+        tokens=[0] * prompt,
+        prompt_length=prompt,
+        params=SamplingParams(),
+        pipeline=nobody,
+        coins=nobody,
+        limit=prompt + most,
+        gamma=gamma,
+        drafters=dict.fromkeys(drafts, nobody),
+        drafter_name=drafter or next(iter(drafts), ""),
+        adaptive=controller is not None,
+    )
+    report, read = session.report, dict.fromkeys(drafts, 0)
+    report.seconds_prefill = seconds = truth.prefill(prompt)
+    first, nodes = 0.0, []
+    while report.emitted < tokens:
+        position, text = report.emitted, len(session.tokens)
+        allowed = max(0, min(gamma, session.limit - text - 1))
+        if controller is not None:
+            [allowed] = controller.budgets([session], [allowed])
+        name = session.drafter_name
+        made, stood = drafts[name](position, allowed) if allowed else (0, 0)
+        drafting = reading = 0.0
+        if allowed:
+            reading = truth.reading(name, text - read[name]) * noise()
+            drafting = truth.steps(name, made, text) * noise()
+            read[name] = text + stood
+        report.seconds_draft_prefill += reading
+        target = truth.target.of(1 + made, text - 1) * noise()
+        taken = min(stood + 1, tokens - report.emitted)
+        session.tokens += [0] * taken
+        report.emitted += taken
+        report.target_passes += 1
+        report.drafted += made
+        report.accepted += min(stood, taken)
+        seconds += reading + drafting + target + truth.other
+        first = first or seconds
+        nodes.append(allowed)
+        if report.emitted >= tokens:
+            session.finish = "length" if tokens == most else "stop"
+        if controller is not None:
+            verdict = Verdict(list(range(stood)), 0, "correction" if stood < made else "bonus")
+            controller.observe(
+                [session], [Proposal.chain([0] * made)], [verdict], RoundSeconds(drafting, target, 0.0, truth.other)
+            )
+    return Outcome(report.emitted, report.target_passes, report.drafted, report.accepted, seconds, first, nodes)

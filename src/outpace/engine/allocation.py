@@ -1,0 +1,126 @@
+"""How many nodes each session of a round may draft: the share that brings the most tokens a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .timing import Prices
+
+_HOPELESS = 0.8  # so far below the best rate, more nodes will not reach it again
+
+
+@dataclass(frozen=True)
+class Option:
+    """What one session may do this round. ``standing``, ``coming``: for each node, by place, the chances that it
+    stands and that it is proposed (:mod:`.acceptance`). ``entries``: cached tokens. ``least``: nodes that it drafts
+    in any case."""
+
+    drafter: str
+    entries: int
+    most: int = 0
+    least: int = 0
+    standing: Sequence[float] = ()
+    coming: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Share:
+    """Nodes for each session, the tokens expected from the round, and its seconds. ``more``: seconds that one more
+    node would cost."""
+
+    nodes: list[int]
+    tokens: float
+    seconds: float
+    more: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        return self.tokens / self.seconds
+
+
+class _Round:
+    """A round that is made larger node by node."""
+
+    def __init__(self, options: Sequence[Option], prices: Prices) -> None:
+        self._options, self._prices = options, prices
+        self.nodes = [0] * len(options)
+        self.tokens = self._rows = float(len(options))
+        parts = [prices.attention(option.entries) for option in options]
+        self._attention, self._each = sum(one for one, _ in parts), [more for _, more in parts]
+        self._depths: dict[str, list[int]] = {}  # by drafter: sessions that take part in each step
+        self._steps: dict[str, float] = {}
+
+    def _one_more(self, i: int) -> tuple[float, float]:
+        """The chance that the session's next node is proposed, and the drafting steps that it adds."""
+        option, place = self._options[i], self.nodes[i]
+        depths = self._depths.get(option.drafter, [])
+        taking_part = depths[place] if place < len(depths) else 0
+        step = self._prices.step
+        wider = step(option.drafter, taking_part + 1) - step(option.drafter, taking_part)
+        # Of a drafter that stops early, the steps that it is expected to make; looking is one in any case.
+        return option.coming[place], wider * (option.coming[place - 1] if place else 1.0)
+
+    def worth(self, i: int, row: float) -> float:
+        """Tokens a second that the session's next node brings, where a row costs ``row`` seconds."""
+        option = self._options[i]
+        coming, steps = self._one_more(i)
+        drafting, before = self._prices.drafting, self._steps.get(option.drafter, 0.0)
+        cost = coming * (row + self._each[i]) + drafting(option.drafter, before + steps)
+        return option.standing[self.nodes[i]] / max(1e-12, cost - drafting(option.drafter, before))
+
+    def row(self) -> float:
+        """Seconds of one more row."""
+        target = self._prices.target
+        return max(0.0, target(self._rows + 1, self._attention) - target(self._rows, self._attention))
+
+    def add(self, i: int) -> None:
+        option, place = self._options[i], self.nodes[i]
+        coming, steps = self._one_more(i)
+        self.nodes[i] += 1
+        self.tokens += option.standing[place]
+        self._rows += coming
+        self._attention += coming * self._each[i]
+        depths = self._depths.setdefault(option.drafter, [])
+        if place == len(depths):
+            depths.append(0)
+        depths[place] += 1
+        self._steps[option.drafter] = self._steps.get(option.drafter, 0.0) + steps
+
+    def seconds(self) -> float:
+        prices = self._prices
+        seconds = prices.target(self._rows, self._attention) + prices.rest(self.tokens)
+        return seconds + sum(prices.drafting(name, steps) for name, steps in self._steps.items())
+
+
+def share(options: Sequence[Option], prices: Prices) -> Share:
+    """The nodes that make the round's expected tokens a second the most. Nodes are taken in the order of what they
+    bring for what they cost, within a session in their own order; all cases of "the first so many" are compared,
+    because the cost of rows is no convex curve."""
+    round_ = _Round(options, prices)
+    for i, option in enumerate(options):
+        for _ in range(option.least):
+            round_.add(i)
+    nodes, tokens, seconds = list(round_.nodes), round_.tokens, round_.seconds()
+    row, last = round_.row(), next((option.drafter for option in options if option.most), "")
+    open_ = [i for i, option in enumerate(options) if option.most > option.least]
+    while open_:
+        now_row = round_.row()
+        i = open_[0] if len(open_) == 1 else max(open_, key=lambda i: round_.worth(i, now_row))
+        round_.add(i)
+        if round_.nodes[i] == options[i].most:
+            open_.remove(i)
+        now = round_.seconds()
+        if round_.tokens * seconds > tokens * now:
+            nodes, tokens, seconds = list(round_.nodes), round_.tokens, now
+            row, last = round_.row(), options[i].drafter
+        elif round_.tokens * seconds < _HOPELESS * tokens * now:
+            break
+    return Share(nodes, tokens, seconds, row + (prices.line(last).step if last else 0.0))
+
+
+def plain(options: Sequence[Option], prices: Prices) -> Share:
+    """The round without drafting."""
+    only = [Option(option.drafter, option.entries) for option in options]
+    return share(only, prices)

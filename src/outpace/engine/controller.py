@@ -1,0 +1,300 @@
+"""The controller: how much to draft in each round, so that no answer is slower than plain decoding.
+
+A round's expected tokens come from :mod:`.acceptance`, its seconds from :mod:`.timing`, and :mod:`.allocation` finds
+the nodes that bring the most tokens a second; none at all is always among the choices. Everything it knows comes
+from rounds that are over, so that the law of the output stays the target's (``outpace audit`` enumerates it).
+
+It also decides when a drafter reads the text: a draft model must read the prompt before it can draft, which is
+worth it only when enough of the answer is still to come.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from ..core.protocols import Session
+from ..core.types import Proposal, RoundSeconds, Verdict
+from .acceptance import Acceptance, Guess
+from .allocation import Option, Share, plain, share
+from .costs import PassCosts
+from .timing import Prices
+
+_MARGIN = 1.02  # drafting must promise this much, or the round is plain
+_PAYS = 2.0  # reading the text must be expected to pay so many times over,
+_RISK, _RISK_PAYS = 0.08, 3.0  # or so many times where it takes more than this share of what the request takes plainly
+_OWN_TIME = 0.02  # of the seconds that pass, at most, that deciding and learning may take
+_CREDIT = 0.01  # of the seconds that passed, for trying what is not the best
+_SAVED_CREDIT = 0.05  # and of the seconds that drafting has saved
+_CREDIT_ROUNDS = 40  # plain rounds whose seconds may be saved up
+_CHECK_EVERY = 64  # rounds after which a plain one shows again what plain decoding costs
+_TRY_AGAIN = 8  # rounds before a drafter is tried again, twice as many after each try
+_TRY_NODES = 2
+_LONGEST_WAIT = 64
+_ANSWER = 128.0  # tokens of an answer, before any has ended
+_BELIEVED = 0.75  # P(a draft stands) of a drafter never seen at work
+_TENANTS = 256
+
+
+@dataclass
+class _Tenant:
+    """What the requests of one tenant have shown together."""
+
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)
+    answer: float = _ANSWER
+    answers: int = 0
+    credit: float = 0.0  # seconds that may be lost by trying
+
+
+@dataclass
+class _Known:
+    """What is known of one session."""
+
+    tenant: _Tenant
+    alive: weakref.ref[Session]
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)  # tokens of the text that a drafter has read
+    again: dict[str, int] = field(default_factory=dict)  # round from which on a drafter may be tried again
+    wait: dict[str, int] = field(default_factory=dict)  # rounds that it has waited for the last try
+    last: dict[str, int] = field(default_factory=dict)  # round in which a drafter was last at work
+    rounds: int = 0
+    unchecked: int = 0  # rounds since the last plain one
+    budget: int = 0
+    text: int = 0  # tokens before the round
+    read_seconds: float = 0.0  # of catching up, before the round
+
+
+def _forget(known: dict[int, _Known], number: int, gone: weakref.ref[Session]) -> None:
+    if number in known and known[number].alive is gone:
+        del known[number]
+
+
+class AutoController:
+    """Decides nodes a round for adaptive sessions (the Controller protocol).
+
+    ``target``: costs of the target's passes. ``drafts``: costs of the models behind drafters. ``believed``: P(a draft
+    stands) of a drafter that has not been seen at work, by its name. ``clock``: seconds, for its own time.
+    """
+
+    def __init__(
+        self,
+        target: PassCosts,
+        drafts: Mapping[str, PassCosts],
+        believed: Mapping[str, float] | None = None,
+        *,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._clock = clock
+        self.prices = Prices(target, drafts)
+        self._believed = dict(believed or {})
+        self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
+        self._known: dict[int, _Known] = {}
+        self._last: tuple[list[int], list[int]] = ([], [])
+        self._rest = 0.0  # seconds of rounds until the next decision: where these are short, not every one is new
+        self._fresh = True  # whether this round's decision is
+        self._once = False  # whether that decision holds for one round only
+
+    def budgets(self, sessions: Sequence[Session], most: Sequence[int]) -> list[int]:
+        """Nodes for each session. Sets ``drafter_name`` and ``stop_below`` of adaptive sessions."""
+        known = [self._of(session) for session in sessions]
+        ids = [session.id for session in sessions]
+        self._fresh = self._rest <= 0 or ids != self._last[0]
+        if self._fresh:
+            start = self._clock()
+            out = self._decide(sessions, most, known)
+            self._rest = (self._clock() - start) / _OWN_TIME
+            self._last = ([] if self._once else ids), out
+        else:
+            out = [min(a, b) for a, b in zip(self._last[1], most, strict=True)]
+        for session, one, budget in zip(sessions, known, out, strict=True):
+            one.budget, one.text, one.read_seconds = budget, len(session.tokens), session.report.seconds_draft_prefill
+        return out
+
+    def expected_speedup(self, drafter: str, *, most: int = 16, entries: int = 256, tenant: str = "") -> float:
+        """What it now expects of a drafter that has read the text: tokens a second / those of plain decoding."""
+        standing, coming = self._together(self._tenant(tenant), drafter).forecast(most)
+        none = share([Option(drafter, entries)], self.prices)
+        return share([Option(drafter, entries, most, 0, standing, coming)], self.prices).rate / none.rate
+
+    def believed(self, tenant: str = "") -> dict[str, float]:
+        """P(a draft stands) of each drafter that was at work, given that it was proposed."""
+        seen = self._tenant(tenant).acceptance
+        return {name: one.stands(0) / max(one.stands(0), one.comes(0)) for name, one in seen.items() if one.rounds}
+
+    def _decide(self, sessions: Sequence[Session], most: Sequence[int], known: Sequence[_Known]) -> list[int]:
+        fixed = [
+            self._option(s, k, s.drafter_name, m, least=0 if s.adaptive else m)
+            for s, m, k in zip(sessions, most, known, strict=True)
+        ]
+        options = [Option(o.drafter, o.entries) if s.adaptive else o for s, o in zip(sessions, fixed, strict=True)]
+        chosen: Share | None
+        chosen = without = share(options, self.prices)
+        self._once = False
+        for i, (session, one) in enumerate(zip(sessions, known, strict=True)):
+            if not session.adaptive or not most[i]:
+                continue
+            # The first token waits for nothing: neither for a draft that reads the prompt nor for more rows.
+            if not session.report.emitted or one.unchecked >= _CHECK_EVERY:
+                self._once = True
+                continue
+            choices = [self._option(session, one, name, most[i]) for name in session.drafters]
+            shares = [share([*options[:i], option, *options[i + 1 :]], self.prices) for option in choices]
+            gains = [self._gain(session, one, o, s, without) for o, s in zip(choices, shares, strict=True)]
+            best = max(range(len(choices)), key=gains.__getitem__)
+            waiting = [o for k, o in enumerate(choices) if k != best or gains[k] <= 0]
+            usual = shares[best].rate if gains[best] > 0 else without.rate
+            tried = self._try(options, i, waiting, usual, one)
+            if tried is not None:
+                options[i], chosen, self._once = tried, None, True
+            elif gains[best] > 0:
+                options[i], chosen = choices[best], shares[best]
+                one.wait.pop(options[i].drafter, None)
+            session.drafter_name = options[i].drafter
+        if chosen is None or len(sessions) > 1:
+            chosen = share(options, self.prices)
+        if not any(option.least for option in options) and chosen.rate < _MARGIN * without.rate:
+            return without.nodes
+        below = min(0.9, chosen.rate * max(0.0, chosen.more))
+        for session in sessions:
+            if session.adaptive:
+                session.stop_below = below
+        return chosen.nodes
+
+    def _option(self, session: Session, one: _Known, name: str, most: int, least: int = 0) -> Option:
+        standing, coming = self._acceptance(one, name).forecast(most) if most else ([], [])
+        return Option(name, len(session.tokens) - 1, most, least, standing, coming)
+
+    def _gain(self, session: Session, one: _Known, option: Option, found: Share, without: Share) -> float:
+        """Seconds a token that drafting in this way saves; 0 when reading the text first would not pay."""
+        saved = 1 / without.rate - 1 / found.rate
+        reading = self.prices.reading(option.drafter, self._behind(session, one, option.drafter))
+        to_come = self._to_come(session, one)
+        risky = reading > _RISK * (session.report.seconds_prefill + to_come / without.rate)
+        return saved if saved * to_come > (_RISK_PAYS if risky else _PAYS) * reading else 0.0
+
+    def _try(self, options: list[Option], i: int, others: Sequence[Option], usual: float, one: _Known) -> Option | None:
+        """A drafter that is not the best as far as is known, when what it may lose against the ``usual`` tokens a
+        second has been saved up."""
+        waiting = [o for o in others if one.rounds >= one.again.get(o.drafter, 0)]
+        if not waiting:
+            return None
+        option = min(waiting, key=lambda o: one.again.get(o.drafter, 0))
+        nodes = min(_TRY_NODES, option.most)
+        trying = Option(option.drafter, option.entries, nodes, nodes, option.standing, option.coming)
+        found = share([*options[:i], trying, *options[i + 1 :]], self.prices)
+        behind = option.entries + 1 - one.read.get(option.drafter, 0)
+        loss = found.seconds - found.tokens / usual + self.prices.reading(option.drafter, behind)
+        if loss > one.tenant.credit:
+            return None
+        one.tenant.credit -= max(0.0, loss)
+        one.wait[option.drafter] = min(_LONGEST_WAIT, 2 * one.wait.get(option.drafter, _TRY_AGAIN // 2))
+        one.again[option.drafter] = one.rounds + one.wait[option.drafter]
+        return trying
+
+    def _behind(self, session: Session, one: _Known, name: str) -> int:
+        return len(session.tokens) - one.read.get(name, 0)
+
+    @staticmethod
+    def _to_come(session: Session, one: _Known) -> float:
+        """Tokens that the answer is expected to have still. Of answers that are longer than usual already, as many
+        again (what has lasted, lasts)."""
+        left = session.limit - len(session.tokens)
+        if session.params.ignore_eos:
+            return left
+        done = len(session.tokens) - session.prompt_length
+        return min(left, max(one.tenant.answer - done, done, 8))
+
+    def observe(
+        self,
+        sessions: Sequence[Session],
+        proposals: Sequence[Proposal],
+        verdicts: Sequence[Verdict],
+        seconds: RoundSeconds,
+    ) -> None:
+        """Learn from a round."""
+        start = self._clock()
+        known = [self._of(session) for session in sessions]
+        rounds = list(zip(sessions, known, proposals, verdicts, strict=True))
+        for session, one, proposal, verdict in rounds:
+            one.rounds += 1
+            one.unchecked = one.unchecked + 1 if len(proposal) else 0
+            if one.budget:
+                self._learn_reading(session, one)
+                one.read[session.drafter_name] = one.text + len(verdict.path)
+            if session.finish in ("stop", "length"):
+                one.tenant.answers += 1
+                off = len(session.tokens) - session.prompt_length - one.tenant.answer
+                one.tenant.answer += off * max(0.05, 1 / (one.tenant.answers + 4))
+        self._rest -= sum(seconds[:4])
+        if self._fresh:
+            self._learn(rounds, seconds)
+            self._rest += (self._clock() - start) / _OWN_TIME
+
+    def _learn(self, rounds: Sequence[tuple[Session, _Known, Proposal, Verdict]], seconds: RoundSeconds) -> None:
+        """What the round says of acceptance and of costs."""
+        depths: dict[str, list[int]] = {}
+        attention = 0.0
+        for session, one, proposal, verdict in rounds:
+            first, more = self.prices.attention(one.text - 1)
+            attention += first + more * len(proposal)
+            if one.budget:
+                name = session.drafter_name
+                depths.setdefault(name, []).append(min(one.budget, len(proposal) + 1))
+                idle = one.rounds - one.last.get(name, one.rounds - 1) - 1
+                self._acceptance(one, name).observe(one.budget, proposal, verdict, idle)
+                one.tenant.acceptance[name].observe(one.budget, proposal, verdict)
+                one.last[name] = one.rounds
+                if 0 < len(proposal) == len(verdict.path):  # a try that went well is soon followed by another
+                    one.again[name] = 0
+        steps = {name: self._steps(name, made) for name, made in depths.items()}
+        tokens = [len(verdict.path) + 1 for *_, verdict in rounds]
+        rows = sum(len(proposal) + 1 for *_, proposal, _ in rounds)
+        self.prices.observe(rows, attention, steps, sum(tokens), seconds)
+        # What may be lost by trying: a part of the time, and of what drafting saves.
+        none = plain([Option("", one.text - 1) for _, one, *_ in rounds], self.prices)
+        for (session, one, *_), count in zip(rounds, tokens, strict=True):
+            passed, alone = sum(seconds[:4]) / len(rounds), none.seconds / len(rounds)
+            before = session.report.seconds_prefill if one.rounds == 1 else 0.0
+            earned = _CREDIT * (passed + before) + _SAVED_CREDIT * max(0.0, count * alone - passed)
+            one.tenant.credit = min(one.tenant.credit + earned, _CREDIT_ROUNDS * alone)
+
+    def _learn_reading(self, session: Session, one: _Known) -> None:
+        """What it cost the drafter to catch up with the text, if it did."""
+        behind = self._behind(session, one, session.drafter_name) - (len(session.tokens) - one.text)
+        reading = session.report.seconds_draft_prefill - one.read_seconds
+        if reading > 0 and behind > 0:
+            self.prices.observe_reading(session.drafter_name, behind, reading)
+
+    def _steps(self, name: str, made: Sequence[int]) -> float:
+        """Steps of a drafter in which fewer and fewer sessions take part, in steps of one session."""
+        return sum(self.prices.step(name, sum(n > depth for n in made)) for depth in range(max(made)))
+
+    def _acceptance(self, one: _Known, name: str) -> Acceptance:
+        if name not in one.acceptance:
+            one.acceptance[name] = Acceptance(self._together(one.tenant, name))
+        return one.acceptance[name]
+
+    def _together(self, tenant: _Tenant, name: str) -> Acceptance:
+        """What all sessions of a tenant have shown of a drafter."""
+        if name not in tenant.acceptance:
+            tenant.acceptance[name] = Acceptance(Guess(self._believed.get(name, _BELIEVED)), keep=0.998)
+        return tenant.acceptance[name]
+
+    def _of(self, session: Session) -> _Known:
+        one = self._known.get(session.id)
+        if one is None or one.alive() is not session:
+            # Sessions end in many ways, and only some of them are seen from here.
+            alive = weakref.ref(session, functools.partial(_forget, self._known, session.id))
+            one = self._known[session.id] = _Known(self._tenant(session.tenant), alive)
+        return one
+
+    def _tenant(self, name: str) -> _Tenant:
+        tenant = self._tenants.setdefault(name, _Tenant())
+        self._tenants.move_to_end(name)
+        if len(self._tenants) > _TENANTS:
+            self._tenants.popitem(last=False)
+        return tenant

@@ -1,0 +1,81 @@
+"""Why an answer was fast or slow, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ..core.report import Report
+
+_NOT_DRAFTS = ("correction", "bonus", "plain")
+_MUCH = 0.25  # share of the time that is worth a sentence
+
+
+def explain(report: Report, origins: Sequence[str] = ()) -> list[str]:
+    """Sentences about one answer. ``origins``: of its tokens (``Result.origins``). Asks the engine for the seconds of
+    a pass, which it measures when it does not know them."""
+    if not report.target_passes:
+        return ["Nothing was generated."]
+    lines = [_speed(report)]
+    if report.drafted:
+        lines += [_drafting(report, origins), *_reasons(report)]
+    else:
+        lines.append(_no_drafting(report))
+    if report.seconds_prefill + report.seconds_draft_prefill > report.seconds_decode:
+        lines.append(
+            f"Most of the time went into reading the prompt of {report.prompt_tokens} tokens "
+            f"({report.seconds_prefill:.2f} s), where drafting cannot help."
+        )
+    if report.seconds_draft_prefill > 0.1 * report.seconds_decode:
+        lines.append(f"The drafter needed {report.seconds_draft_prefill:.2f} s to read the text.")
+    return lines
+
+
+def _speed(report: Report) -> str:
+    text = f"{report.emitted} tokens in {report.seconds_decode:.2f} s ({report.tokens_per_second or 0:.1f} a second)"
+    if not report.drafted or report.plain_seconds is None:
+        return f"{text}."
+    taken = report.seconds_decode + report.seconds_draft_prefill
+    factor = report.plain_seconds / taken
+    verb = "faster than" if factor > 1.03 else "slower than" if factor < 0.97 else "about as fast as"
+    return f"{text}; plain decoding would have taken {report.plain_seconds:.2f} s: x{factor:.2f}, {verb} plain."
+
+
+def _drafting(report: Report, origins: Sequence[str]) -> str:
+    text = (
+        f"Drafts agree {report.alpha or 0:.0%}, {report.block_efficiency or 0:.1f} tokens a pass, "
+        f"drafting is {report.seconds_draft / report.seconds_decode:.0%} of the time"
+    )
+    stood = Counter(origin for origin in origins if origin not in _NOT_DRAFTS)
+    if len(stood) > 1:
+        text += "; of the drafts that stood, " + ", ".join(f"{n} came from {name}" for name, n in stood.most_common())
+    plain = sum(origin == "plain" for origin in origins)
+    return f"{text}." + (f" In {plain} of {report.target_passes} rounds nothing was drafted." if plain else "")
+
+
+def _reasons(report: Report) -> list[str]:
+    """What keeps the speed-up from being the tokens a pass."""
+    reasons = []
+    if report.rows_cost is not None and report.rows_cost > 1 + _MUCH:
+        rows = 1 + round(report.drafted / report.target_passes)
+        reasons.append(f"A pass over {rows} rows costs as much as {report.rows_cost:.2f} over one.")
+    if report.seconds_draft > _MUCH * report.seconds_decode:
+        reasons.append(
+            f"A drafted token costs {report.c or 0:.2f} of a one-row pass: a smaller draft would be cheaper."
+        )
+    if report.alpha is not None and report.alpha < 0.5:
+        reasons.append("More than half of the drafts tested were wrong: this draft does not suit this text.")
+    rest = report.seconds_sample + report.seconds_other
+    if rest > _MUCH * report.seconds_decode:
+        reasons.append(f"Sampling and bookkeeping are {rest / report.seconds_decode:.0%} of the time.")
+    return reasons
+
+
+def _no_drafting(report: Report) -> str:
+    if report.drafter == "none" or not report.pass_seconds:
+        return "Nothing was drafted: this is plain decoding."
+    need = report.pass_seconds(2) / report.pass_seconds(1) - 1
+    return (
+        f"Nothing was drafted: {report.drafter} found nothing, or was not worth its time here. A second row makes a "
+        f"pass {need:.0%} slower, so more than {need:.0%} of the drafts must stand, and they cost time themselves."
+    )
