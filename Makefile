@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PI
 # What an editable install is made from; Python files are not among it, they are read where they are.
 SOURCES := pyproject.toml $(wildcard setup.py src/outpace/kernels/csrc/*)
 
-.PHONY: demo test lint format audit bench docs peers clean
+.PHONY: demo test lint format audit bench bench-kernels bench-check docs peers clean
 
 demo: .venv/run.stamp
 	$(BIN)/python -m outpace.demo
@@ -36,11 +36,28 @@ audit: .venv/dev.stamp
 	  $(BIN)/outpace audit --only equality --only statistical --target smollm2-135m --weights f32 \
 	    --draft smollm2-135m --draft-weights q4; fi
 
+# The built-in prompts, plain and speculative in turns; BENCH="--limit 1 --peers llama_cpp" passes options on. A report
+# and every run lie in build/bench afterwards.
 bench: .venv/run.stamp
-	$(BIN)/outpace generate "Write a Python class for a least-recently-used cache." --compare --repeat 5
+	@mkdir -p build/bench
+	$(BIN)/python -m outpace bench --json build/bench/bench.json --html build/bench/bench.html $(BENCH)
 
-docs: .venv/dev.stamp
+# What passes cost on the real pair, against the bars; the figures go into docs/results/.
+bench-kernels: .venv/run.stamp
+	$(BIN)/python -m outpace.bench.kernels --results docs/results/kernels.json $(BENCH)
+
+# What got slower than the noise since another commit: make bench-check OLD=main
+OLD ?= HEAD
+bench-check: .venv/run.stamp
+	$(BIN)/python -m outpace.bench.check $(OLD) $(NEW) $(BENCH)
+
+# Writes the generated blocks of the pages anew, checks the pages' examples and links, and builds the site into
+# build/site; any warning is an error.
+docs: .venv/docs.stamp
+	$(BIN)/python runs/generate_docs.py
 	$(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/python -m mkdocs build --strict --quiet --site-dir build/site
+	@echo "The site is in build/site; $(BIN)/python -m mkdocs serve shows it while you write."
 
 # Other engines for `outpace audit --engine NAME`, each in an environment of its own. One that cannot be installed says
 # why, and the others go on.
@@ -72,6 +89,11 @@ $(BIN)/python:
 	@echo "Installing what requirements/run.txt pins (a minute or two the first time)"
 	$(INSTALL) -r requirements/run.txt
 	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/docs.stamp: requirements/docs.txt .venv/dev.stamp
+	@echo "Installing what requirements/docs.txt pins"
+	$(INSTALL) -r requirements/docs.txt
 	@touch $@
 
 .venv/dev.stamp: requirements/dev.txt .venv/run.stamp

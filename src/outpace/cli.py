@@ -40,6 +40,8 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in argv if not word.startswith("-")), None)
     for module in pkgutil.iter_modules(commands.__path__):
+        if module.name.startswith("_"):  # what several commands share
+            continue
         command = importlib.import_module(f"{commands.__name__}.{module.name}")
         about = (command.__doc__ or "").strip()
         summary = about.splitlines()[0].rstrip(".") if about else None

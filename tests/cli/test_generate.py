@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -289,3 +290,25 @@ def test_a_reader_that_has_seen_enough():
     process.stdout.close()
     assert process.stderr.read() == b""
     assert process.wait(timeout=120) == 1
+
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def test_show_colours_each_token_by_its_origin(run):
+    options = ("--raw", CODE, "--max-tokens", "24", "--quiet")
+    _, plain_text, _ = run(*options)
+    status, out, err = run(*options, "--show", "--color", "always")
+    assert status == 0 and COLOUR.sub("", out) == plain_text
+    assert out.count("\x1b[32m") > 5 and out.count("\x1b[33") > 2  # drafts that stood, and the target's own tokens
+    assert "draft model" in err and "correction" in err
+    _, by_lookup, _ = run(*options, "--show", "--color", "always", "--drafter", "lookup", "--gamma", "0")
+    assert by_lookup == plain_text  # nothing was drafted
+
+
+def test_show_is_plain_where_nobody_sees_colours(run):
+    options = ("--raw", CODE, "--max-tokens", "12", "--quiet")
+    expected = run(*options)
+    assert run(*options, "--show") == expected  # standard output is no terminal here
+    assert run(*options, "--show", "--color", "never") == expected
+    assert COLOUR.search(run(*options, "--show", "--color", "always", "--json")[1]) is None

@@ -12,6 +12,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from ._models import add_pair_arguments, catalogue_draft, set_threads
+
 if TYPE_CHECKING:
     from ..audit.checks import Check, Options
 
@@ -29,14 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--soak-cases", type=int, metavar="N", help="how many random configurations (2000; quick 30)")
     parser.add_argument("--soak-case", type=int, metavar="N", help="run one random configuration, and describe it")
     parser.add_argument("--engine", metavar="ENGINE", help="audit another engine: its plain and speculative answers")
-    models = parser.add_argument_group("models (equality and statistical)")
-    kinds = ("auto", "file", "q8", "q4", "bf16", "f32")
-    models.add_argument("--target", metavar="MODEL", help="catalogue name, GGUF file or directory (tiny)")
-    models.add_argument("--draft", metavar="MODEL", help="the draft model (the catalogue's for the target, if it has)")
-    models.add_argument("--weights", choices=kinds, default="auto", help="the target's weights")
-    models.add_argument("--draft-weights", choices=kinds, default="auto", help="the draft's weights")
-    models.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
-    models.add_argument("--threads", type=int, metavar="N", help="threads to compute with (all cores)")
+    add_pair_arguments(parser, default="tiny", title="models (equality and statistical)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,10 +69,7 @@ def _options(args: argparse.Namespace) -> Options:
     for section in args.only or ():
         if section not in SECTIONS:
             raise ParameterError(f"--only must be one of {', '.join(SECTIONS)}, not {section!r}")
-    if args.threads is not None:
-        if args.threads < 1:
-            raise ParameterError(f"--threads must be at least 1, not {args.threads}")
-        torch.set_num_threads(args.threads)
+    set_threads(args.threads)
     if args.target is None:
         if args.draft is not None:
             raise ParameterError("--draft needs a --target to draft for")
@@ -88,7 +80,7 @@ def _options(args: argparse.Namespace) -> Options:
     else:
         target_name, draft_name = args.target, args.draft
         if draft_name is None:
-            draft_name = next((entry.draft for entry in catalogue.catalogue() if entry.name == target_name), None)
+            draft_name = catalogue_draft(target_name)
     sections = tuple(args.only or SECTIONS)
     target = draft = None
     if {"equality", "statistical"} & set(sections) and args.soak_case is None:

@@ -1,0 +1,190 @@
+"""Find the fastest way to run a target on this machine.
+
+Tries what could draft for it (models of the catalogue that are here and share its vocabulary, lookup, its own layers,
+its own weights in fewer bits), each against plain decoding, prints them ranked, and saves a plan that `generate`,
+`chat`, `serve` and `bench` follow with --plan, and two pictures beside it. --costs only prints what passes cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ._models import DEFAULT_TARGET
+
+if TYPE_CHECKING:
+    from ..bench.tuning import Found
+    from ..core.types import SamplingParams
+    from ..engine.costs import PassCosts
+    from ..engine.engine import Engine, Prompt
+    from ..models.loading import LoadedModel
+
+_WEIGHTS = ("auto", "file", "q8", "q4", "bf16", "f32")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help=f"the target ({DEFAULT_TARGET})")
+    parser.add_argument("--draft", action="append", metavar="MODEL", help="a draft to try; repeatable (all that fit)")
+    parser.add_argument("--drafter", action="append", metavar="NAME", help="a drafter to try; repeatable (all)")
+    parser.add_argument("--prompts", metavar="FILE", help="prompts of yours: one a line, or JSON lines with a prompt")
+    parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens an answer (64)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--weights", choices=_WEIGHTS, default="auto", help="the target's weights")
+    parser.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
+    parser.add_argument("--threads", metavar="N[,N]", help="threads to try (all cores, and half of them)")
+    parser.add_argument("--save", default="outpace-plan.json", metavar="FILE", help="the plan (outpace-plan.json)")
+    parser.add_argument("--costs", action="store_true", help="print what passes cost, and stop")
+    parser.add_argument("--json", action="store_true", help="print the plan to standard output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tune and print."""
+    from ..bench import tuning
+    from ..core.errors import ParameterError
+    from ..core.types import SamplingParams
+    from ..engine.costs import pass_costs
+    from ..models.catalogue import resolve
+    from ..models.loading import load_draft, load_model
+
+    place, save = resolve(args.target), Path(args.save)
+    if args.tokens < 1:
+        raise ParameterError(f"--tokens must be at least 1, not {args.tokens}")
+    if not save.parent.is_dir():
+        raise ParameterError(f"--save: there is no directory {save.parent}")
+    params = SamplingParams(temperature=args.temperature, seed=0, max_tokens=args.tokens)
+    texts = _texts(args.prompts) if args.prompts else list(tuning.PROMPTS)
+    threads = _threads(args)
+    target = load_model(place, weights=args.weights, backend=args.backend, threads=threads)
+    prompts = [_prompt(target, text) for text in texts]
+    drafts = args.draft or tuning.compatible_drafts(target)
+    costs = {target.name: pass_costs(target)}
+    loaded = {name: load_draft(resolve(name), backend=args.backend, threads=threads) for name in drafts}
+    costs |= {model.name: pass_costs(model) for model in loaded.values()}
+    _tell(costs_table(costs))
+    if args.costs:
+        return 0
+    chosen = [way for way in tuning.ways(drafts) if not args.drafter or way.drafter in args.drafter]
+    if not chosen:
+        raise ParameterError("nothing to try: --drafter leaves nothing over")
+    found: list[Found] = []
+    engines: dict[str, Engine] = {}
+    for way in chosen:
+        _tell(f"trying {way.label}")
+        one, engine = tuning.try_way(way, target, prompts, params, backend=args.backend, threads=threads)
+        found.append(one)
+        if engine is not None:
+            engines[way.label] = engine
+    ranked = tuning.rank(found)
+    plan = tuning.plan_of(args.target, ranked, threads, weights=args.weights, backend=args.backend)
+    _tell(ranking(ranked))
+    plan.write(save)
+    pictures = _pictures(ranked, engines, prompts, params, costs, target, save)
+    _tell(f"saved {save}, {', '.join(map(str, pictures))}")
+    _tell(f"use it: outpace generate --plan {save} ...")
+    if args.json:
+        print(save.read_text(encoding="utf-8"), end="")
+    return 0
+
+
+def _pictures(
+    ranked: list[Found],
+    engines: dict[str, Engine],
+    prompts: list[Prompt],
+    params: SamplingParams,
+    costs: dict[str, PassCosts],
+    target: LoadedModel,
+    save: Path,
+) -> list[Path]:
+    from ..bench import tuning
+
+    best = next((one for one in ranked if one.way.drafter == "draft_model" and not one.error), None)
+    points, c = [], 0.0
+    if best is not None:
+        assert best.way.draft is not None
+        engine = engines[best.way.label]
+        points = tuning.measured_points(engine, prompts, params, _tell)
+        behind = [one for name, one in costs.items() if name != target.name and name in best.way.draft]
+        c = (behind[0].of(1) if behind else 0.0) / costs[target.name].of(1)
+    speed, cost = save.with_name(f"{save.stem}-speedup.svg"), save.with_name(f"{save.stem}-costs.svg")
+    title = f"{target.name}, {best.way.label if best else 'a draft that costs nothing'}, c = {c:.2f}"
+    speed.write_text(tuning.speedup_picture(costs[target.name], c, points, title), encoding="utf-8")
+    cost.write_text(tuning.cost_picture(costs, f"A pass of {target.name} and its drafts"), encoding="utf-8")
+    return [speed, cost]
+
+
+def _threads(args: argparse.Namespace) -> int | None:
+    """The fastest number of threads of those to try; None where it makes no difference."""
+    from ..bench import tuning
+    from ..core.errors import ParameterError
+    from ..kernels.native import open_library
+    from ..models.catalogue import resolve
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        counts = [int(n) for n in args.threads.split(",")] if args.threads else sorted({cores, max(1, cores // 2)})
+    except ValueError:
+        raise ParameterError(f"--threads takes numbers with commas between them, not {args.threads!r}") from None
+    if min(counts) < 1:
+        raise ParameterError("--threads must be at least 1")
+    if len(counts) == 1 or args.costs:
+        return counts[-1] if args.threads else None
+    if args.backend == "torch" or open_library() is None:
+        return None
+    seconds = {}
+    for count, costs in tuning.thread_costs(resolve(args.target), args.weights, args.backend, counts):
+        seconds[count] = costs.of(4)
+        _tell(f"{count} threads: {1e3 * costs.of(1):.1f} ms a row, {1e3 * costs.of(4):.1f} ms four rows")
+    return min(seconds, key=seconds.__getitem__)
+
+
+def _texts(file: str) -> list[str]:
+    from ..core.errors import ParameterError
+
+    try:
+        lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        texts = [json.loads(line)["prompt"] if line.startswith("{") else line for line in lines]
+    except (OSError, ValueError, KeyError) as error:
+        raise ParameterError(f"{file} holds no prompts, one a line or JSON lines with a prompt: {error}") from None
+    if not texts:
+        raise ParameterError(f"{file} holds no prompts")
+    return texts
+
+
+def _prompt(target: LoadedModel, text: str) -> Prompt:
+    return [{"role": "user", "content": text}] if target.chat_template else text
+
+
+def costs_table(costs: dict[str, PassCosts]) -> str:
+    """Milliseconds of a pass by its rows, and relative to one row."""
+    lines = []
+    for name, one in costs.items():
+        cells = [f"{n}: {1e3 * s:.1f} ms (x{s / one.seconds[0]:.2f})"
+                 for n, s in zip(one.rows, one.seconds, strict=True)]  # fmt: skip
+        lines.append(f"{name}, rows of a pass behind {one.cached} tokens: " + ", ".join(cells))
+        lines.append(f"  for each 1000 tokens cached {1e6 * one.per_entry:.1f} ms more, and "
+                     f"{1e6 * one.per_entry_row:.1f} for each further row; reading a prompt takes "
+                     f"{1e3 * one.per_prompt_token:.1f} ms a token")  # fmt: skip
+    return "\n".join(lines)
+
+
+def ranking(ranked: list[Found]) -> str:
+    """A table, the fastest way first."""
+    width = max(len(one.way.label) for one in ranked)
+    lines = [f"{'way':{width}}  measured  predicted  drafts agree  tokens a pass"]
+    for one in ranked:
+        if one.error:
+            lines.append(f"{one.way.label:{width}}  not possible: {one.error}")
+            continue
+        agree = "-" if one.alpha is None else f"{one.alpha:.0%}"
+        lines.append(f"{one.way.label:{width}}  {one.measured or 0:7.2f}x  {one.predicted or 0:8.2f}x  {agree:>12}  "
+                     f"{one.tokens_a_pass or 0:13.2f}")  # fmt: skip
+    return "\n".join(lines)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
