@@ -248,7 +248,7 @@ class Forward:
     """A pass's results, one entry a chunk.
 
     ``logits``: ``[wanted rows, vocab_size]`` float32 (float64 from a float64 model), real tokens only:
-    rows of padding are cut.
+    rows of padding are cut. They stay as they are for as long as someone holds them: laws look at them late.
     ``features``: by name, ``[rows, width]`` for all rows.
     """
 
