@@ -27,6 +27,8 @@ def provenance(models: Sequence[LoadedModel], command: Sequence[str] | None = No
     """Everything that a reader needs to measure again. ``command``: by default this process's own."""
     commit, changed = git_state()
     words = list(sys.argv if command is None else command)
+    if words and Path(words[0]).name == "__main__.py":  # python -m outpace
+        words[0] = "outpace"
     return {
         **versions(),
         "kernels": next(iter(available()), None),

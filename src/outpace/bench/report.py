@@ -30,12 +30,14 @@ figure { margin: 0; break-inside: avoid; } figure svg { width: 100%; } .plots .b
   padding: 1rem; border-radius: 6px; overflow-wrap: anywhere; }
 .tokens span, .key span { border-radius: 3px; padding: .08rem 0; border: 1px solid transparent; }
 .stood { background: var(--stood); } .correction { background: var(--own); } .bonus { background: var(--extra); }
-.plain-token { background: none; } .key span { padding: .1rem .5rem; margin-right: .6rem; }
+.plain-token { background: none; } .key { max-width: none; }
+.key span { display: inline-block; padding: .1rem .5rem; margin: 0 .6rem .3rem 0; }
 .cards { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.2rem 0; }
 .card { background: var(--raised); border-radius: 8px; padding: .8rem 1.2rem; min-width: 9rem; }
 .card b { display: block; font-size: 1.55rem; font-weight: 650; } details pre { white-space: pre-wrap; }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } .wide { overflow: visible; }
-  table { font-size: 6.5pt; } th, td { padding: .15rem .3rem; } h2 { break-after: avoid; } .plots { display: block; }
+  table { font-size: 6pt; } th, td { padding: .12rem .22rem; } h2 { break-after: avoid; }
+  .plots { grid-template-columns: 1fr 1fr; gap: .6rem; } h1 { font-size: 1.3rem; }
   .tokens span { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 _KEY = (("stood", "a draft that stood"), ("correction", "the target's own, where a draft was refused"),

@@ -14,7 +14,7 @@ from ..core.types import Proposal, Verdict
 
 _WEIGHT = 6.0  # rounds that what was believed of a place counts for
 _COMES_WEIGHT = 2.0  # the same for whether a node is proposed: that is seen in every round, and varies less
-_LEVEL_WEIGHT = 8.0  # tests that the usual level counts for
+_LEVEL_WEIGHT = 12.0  # tests that the usual level counts for
 _AGING = 0.99  # a round without drafting
 _MOST = 0.995  # nothing is certain
 
