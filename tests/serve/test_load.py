@@ -64,8 +64,8 @@ def small():
         assert server.wait_idle() and open_slots(server.engine) == 0
 
 
-def leave(live, prompt, after, stream=True):
-    """Ask, read until ``after`` chunks have come, and close the socket."""
+def leave(live, prompt, after, stream=True, when=lambda: True):
+    """Ask, read until ``after`` chunks have come, wait until ``when`` says so, and close the socket."""
     body = json.dumps({"prompt": prompt, "stream": stream, **LONG}).encode()
     host, port = live.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
@@ -76,6 +76,8 @@ def leave(live, prompt, after, stream=True):
             piece = connection.recv(4096)
             assert piece
             seen += piece
+        while not when():
+            time.sleep(0.001)
 
 
 def test_fifty_clients_that_leave(small):
@@ -91,16 +93,16 @@ def test_fifty_clients_that_leave(small):
 def test_leaving_the_queue(small):
     """B53: a client that waits for its turn and leaves gives up its place."""
     with ThreadPoolExecutor(2) as pool:
-        running = [pool.submit(small.complete, prompt=CODE, **{**LONG, "max_tokens": 200}) for _ in range(2)]
+        running = [pool.submit(small.complete, prompt=CODE, **{**LONG, "max_tokens": 700}) for _ in range(2)]
         while small.engine.open_requests != (2, 0):
             time.sleep(0.001)
-        for _ in range(6):  # more than there are places
-            leave(small, CODE, after=0)
+        for i in range(6):  # more than there are places
+            leave(small, CODE, after=0, stream=i % 2 == 0, when=lambda: small.engine.open_requests[1] == 1)
             deadline = time.monotonic() + 5
             while small.engine.open_requests[1] and time.monotonic() < deadline:
                 time.sleep(0.001)
-            assert small.engine.open_requests[1] == 0
-        assert all(future.result()["usage"]["completion_tokens"] == 200 for future in running)
+            assert small.engine.open_requests == (2, 0)  # the others still run: it was not their turn's end
+        assert all(future.result()["usage"]["completion_tokens"] == 700 for future in running)
 
 
 def test_a_full_queue_says_so(small):
