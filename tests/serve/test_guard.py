@@ -1,6 +1,7 @@
 """Before a request is read: hosts, keys, sizes."""
 
 import hmac
+import socket
 
 import pytest
 from fastapi.testclient import TestClient
@@ -122,6 +123,12 @@ def test_key_files(tmp_path):
 def test_impossible_settings(wrong):
     with pytest.raises(ParameterError):
         Settings(**wrong)
+
+
+def test_small_events_are_sent_at_once():
+    """asyncio switches off Nagle's algorithm only where the socket names its protocol."""
+    with bind("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_an_address_that_is_taken():

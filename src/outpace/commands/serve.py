@@ -90,7 +90,9 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket bound to the address, not listening yet. Raises ParameterError when it cannot be had."""
     from ..core.errors import ParameterError
 
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    # With its protocol named, or asyncio would not switch off Nagle's algorithm: each small event would wait 40 ms.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
