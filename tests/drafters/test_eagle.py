@@ -15,7 +15,7 @@ from outpace.audit.heads import toy_checkpoint, toy_eagle
 from outpace.audit.toy import ToyRuntime, hashed_logits
 from outpace.core.errors import DrafterError, ModelError, ParameterError
 from outpace.core.protocols import Parts
-from outpace.core.types import Capabilities, Chunk
+from outpace.core.types import Capabilities, Chunk, SamplingParams
 from outpace.drafters.eagle import Config, Eagle, create
 from outpace.engine.loop import Loop
 from outpace.sampling.coins import KeyedCoins, gumbel_noise
@@ -284,9 +284,10 @@ def test_chains_where_the_target_takes_no_trees(tmp_path):
 
 def test_the_shipped_heads_help():
     """Both networks guess better than nothing, on text that neither has seen."""
-    engine = shipped.new_engine("eagle")
-    result = engine.generate("def find(items, key):\n    for item in items:\n", max_tokens=48)
-    plain = shipped.shared_engine().generate("def find(items, key):\n    for item in items:\n", max_tokens=48, gamma=0)
+    engine, params = shipped.new_engine("eagle"), SamplingParams(max_tokens=48)
+    prompt = "def find(items, key):\n    for item in items:\n"
+    result = engine.generate(prompt, params)
+    plain = shipped.shared_engine().generate(prompt, params, gamma=0)
     assert result.token_ids == plain.token_ids
     assert result.report.block_efficiency > 1.5
 
@@ -294,7 +295,7 @@ def test_the_shipped_heads_help():
 WRONG = {
     "no such folder": lambda folder, s, t: folder / "nowhere",
     "config.json is missing": lambda folder, s, t: (folder / "config.json").unlink(),
-    "only pickled weights": lambda folder, s, t: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+    "nothing else": lambda folder, s, t: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
     "no safetensors file": lambda folder, s, t: (folder / "model.safetensors").unlink(),
     "not a whole safetensors file": lambda folder, s, t: (folder / "model.safetensors").write_bytes(
         (folder / "model.safetensors").read_bytes()[:-9]

@@ -13,7 +13,8 @@ from tests.helpers.toys import BLOCK, GREEDY, MATCH, SAMPLED, admit, commit_unti
 from outpace.audit.toy import ToyRuntime, hashed_logits
 from outpace.core.errors import DrafterError, ModelError
 from outpace.core.protocols import Parts
-from outpace.core.types import Chunk
+from outpace.core.types import Chunk, SamplingParams
+from outpace.drafters._heads import read_heads
 from outpace.drafters.medusa import Config, Medusa, MedusaHeads, create
 from outpace.engine.loop import Loop
 from outpace.sampling.coins import KeyedCoins, gumbel_noise
@@ -153,17 +154,42 @@ def test_what_is_wrong_with_a_checkpoint_is_said(words, tmp_path):
         create(Config(heads=str(folder), static=True), Parts(1024, target=target.runtime, target_model=target))
 
 
-def test_pickles_are_refused_and_without_heads_it_says_what_to_do(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps(SETTINGS))
-    (tmp_path / "medusa_lm_head.pt").write_bytes(b"anything")
-    with pytest.raises(ModelError, match="never loaded"):
-        create(Config(heads=str(tmp_path)), Parts(V))
+class Evil:
+    """What a pickled file may hold besides tensors."""
+
+    def __reduce__(self):
+        return (print, ("this must not run",))
+
+
+def test_the_original_pickled_file_is_read_and_runs_nothing(tmp_path, capsys):
+    settings, tensors = medusa_checkpoint(128, 1024)
+    target = shipped.model(backend="torch")
+    parts = Parts(1024, target=target.runtime, target_model=target)
+    folder = write_heads(tmp_path / "safe", settings, tensors)
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    file = tmp_path / "medusa_lm_head.pt"
+    torch.save(tensors, file)
+    assert read_heads(tmp_path)[1].keys() == read_heads(folder)[1].keys()
+    create(Config(heads=str(tmp_path)), parts)
+    for content in ({"0.0.linear.weight": Evil()}, Evil()):
+        torch.save(content, file)
+        with pytest.raises(ModelError, match="tensors and nothing else"):
+            create(Config(heads=str(tmp_path)), parts)
+    file.write_bytes(b"anything")
+    with pytest.raises(ModelError, match="medusa_lm_head.pt: not a file of tensors"):
+        create(Config(heads=str(tmp_path)), parts)
+    assert capsys.readouterr().out == ""
+
+
+def test_without_heads_it_says_what_to_do():
     with pytest.raises(DrafterError, match="--medusa-heads"):
         create(Config(), Parts(V))
 
 
 def test_the_shipped_heads_help():
     prompt = "def find(items, key):\n    for item in items:\n"
-    result = shipped.new_engine("medusa").generate(prompt, max_tokens=48)
-    assert result.token_ids == shipped.shared_engine().generate(prompt, max_tokens=48, gamma=0).token_ids
+    result = shipped.new_engine("medusa").generate(prompt, SamplingParams(max_tokens=48))
+    assert (
+        result.token_ids == shipped.shared_engine().generate(prompt, SamplingParams(max_tokens=48), gamma=0).token_ids
+    )
     assert result.report.block_efficiency > 1.2

@@ -31,20 +31,16 @@ def folder(heads: str, drafter: str, model: LoadedModel | None) -> Path:
 
 
 def read_heads(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """config.json and all tensors of a folder. Raises ModelError naming the file: missing, pickled, damaged."""
+    """config.json and all tensors of a folder: of its safetensors files or, where it has none, of the pickled files
+    that the first public heads came in. Raises ModelError naming the file: missing, damaged, more than tensors."""
     if not path.is_dir():
         raise ModelError(f"{path}: no such folder of heads")
     config = read_json(path / "config.json")
     if config is None:
         raise ModelError(f"{path}: config.json is missing")
     files = sorted(path.glob("*.safetensors"))
-    if not files:
-        pickled = [file.name for file in sorted(path.iterdir()) if file.suffix in (".bin", ".pt", ".pth")]
-        if pickled:
-            raise ModelError(
-                f"{path}: only pickled weights ({pickled[0]}); they can run code and are never loaded. "
-                "Save the same tensors under the same names as safetensors"
-            )
+    pickled = [] if files else sorted(file for file in path.iterdir() if file.suffix in (".bin", ".pt"))
+    if not files and not pickled:
         raise ModelError(f"{path}: no safetensors file")
     tensors: dict[str, Tensor] = {}
     for file in files:
@@ -53,10 +49,26 @@ def read_heads(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a dict
         except (safetensors.SafetensorError, OSError) as error:
             raise ModelError(f"{file}: not a whole safetensors file ({error}); fetch it again") from error
+    for file in pickled:
+        tensors |= _unpickled(file)
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise ModelError(f"{path}: tensor {name} holds NaN or infinite values")
     return config, tensors
+
+
+def _unpickled(file: Path) -> dict[str, Tensor]:
+    """Tensors of a pickled file, read by torch's restricted unpickler, which builds tensors and runs nothing."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):  # CVE-2025-32434
+        raise ModelError(f"{file} is pickled, and only torch 2.6 or later reads such files safely; upgrade torch")
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle fails in any way there is
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ModelError(f"{file}: not a file of tensors and nothing else ({reason}); it is not loaded") from error
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise ModelError(f"{file}: not a dictionary of tensors")
+    return found
 
 
 def check_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], source: str) -> None:

@@ -2,8 +2,9 @@
 # mypy: ignore-errors
 """llama.cpp's own server, run inside this process by the package xllamacpp, spoken to in token ids.
 
-Modes: plain; lookup (ngram-simple on matches of 2 tokens, or of as many as the setting ``match`` says); draft (draft-simple); draft-probabilistic (the same with the
-server's rejection sampling instead of comparing with the sampled token).
+Modes: plain; lookup (ngram-simple on matches of 2 tokens, or of as many as the setting ``match`` says); draft
+(draft-simple); draft-probabilistic (the same with the server's rejection sampling instead of comparing with the
+sampled token).
 """
 
 import http.client
