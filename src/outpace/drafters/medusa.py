@@ -8,8 +8,8 @@ tree under the row budget is known at once, either of this round's probabilities
 that training measured. Its nodes are chosen, not drawn.
 
 ``heads`` is a folder in the original layout: config.json with ``medusa_num_heads`` and ``medusa_num_layers``, tensors
-``{head}.{block}.linear.weight``, ``.bias`` and ``{head}.{blocks}.weight`` (also behind ``medusa_head.``), in safetensors
-or ``medusa_lm_head.pt``. Where none of the heads has an output matrix, all use the target's: small files.
+``{head}.{block}.linear.weight``, ``.bias`` and ``{head}.{blocks}.weight`` (also behind ``medusa_head.``), as
+safetensors or as ``medusa_lm_head.pt``. Where no head has an output matrix, all use the target's: a small file.
 """
 
 from __future__ import annotations
