@@ -16,7 +16,7 @@ demo: .venv/run.stamp
 	$(BIN)/python -m outpace.demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n logical --dist loadfile
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check

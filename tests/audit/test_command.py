@@ -117,8 +117,11 @@ def all_accepted(proposal, laws, coins, base):
     return Verdict(list(range(len(proposal))), token, "bonus")
 
 
-def longer_limit(self, prompt, params, gamma, session=Engine._session):
-    answer = session(self, prompt, params, gamma)
+_session = Engine._session
+
+
+def longer_limit(self, *args, **kwargs):
+    answer = _session(self, *args, **kwargs)
     answer.session.limit += 1
     return answer
 

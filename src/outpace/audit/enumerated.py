@@ -59,8 +59,13 @@ WIDE, LEAVES = TreeConfig(depth=2, width=2, children=2), TreeConfig(depth=2, wid
 PIPELINES = {
     "T 0": SamplingParams(),
     "T 1": SamplingParams(temperature=1.0),
-    "penalties, bias": SamplingParams(
-        temperature=1.0, presence_penalty=0.4, frequency_penalty=0.7, repetition_penalty=1.5, logit_bias={1: 0.8}
+    "penalties, bias, top-p": SamplingParams(
+        temperature=1.0,
+        presence_penalty=0.4,
+        frequency_penalty=0.7,
+        repetition_penalty=1.5,
+        logit_bias={1: 0.8},
+        top_p=0.9,
     ),
     "top-p": SamplingParams(temperature=1.3, top_p=0.7),
     "T 1.7, top-k, top-p, min-p": SamplingParams(temperature=1.7, top_k=3, top_p=0.9, min_p=0.1),
@@ -72,7 +77,7 @@ PIPELINES = {
     "presence, top-k": SamplingParams(temperature=0.8, presence_penalty=-1.5, top_k=2),
     "bias, top-p": SamplingParams(temperature=1.2, logit_bias={0: -2.0, 2: 1.0}, top_p=0.8),
 }
-_QUICK = 5  # the first so many pipelines
+_QUICK = 3  # the first so many pipelines
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ class Engine:
     def _reap(self) -> None:
         """Free what requests hold that have ended or been cancelled."""
         with self._lock:
-            for answer in [answer for answer in self._waiting if answer.cancelled]:
+            for answer in [answer for answer in list(self._waiting) if answer.cancelled]:  # others may be joining
                 self._waiting.remove(answer)
                 answer.ended = True
             for answer in [a for a in self._running.values() if a.cancelled or a.session.finish is not None]:
