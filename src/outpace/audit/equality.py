@@ -43,6 +43,11 @@ PARAMS = {
 _ROUNDING = 4.0  # times the largest difference of logits seen: closer than this two tokens may change places
 
 
+_WITH_DRAFT = ("draft_model", "draft_tree", "hybrid")
+_DRAFTERS = (*_WITH_DRAFT, "lookup", "recycle")
+_QUICK_DRAFTERS = ("draft_model", "lookup")
+
+
 def checks(options: Options) -> Iterator[Check]:
     """The bits of the rows, then the tokens of each drafter and rule."""
     target, draft = options.target, options.draft
@@ -50,9 +55,11 @@ def checks(options: Options) -> Iterator[Check]:
     prompts = [target.tokenizer.encode(text, add_special=True) for text in PROMPTS[: 4 if options.quick else None]]
     rows = _rows(target, prompts[:2] if options.quick else prompts[:4])
     yield rows.check
-    for drafter in ("draft_model", "lookup") if draft is not None else ("lookup",):
+    for drafter in [name for name in _DRAFTERS if draft is not None or name not in _WITH_DRAFT]:
+        if options.quick and drafter not in _QUICK_DRAFTERS:
+            continue
         for accept in ("match", "ratio", "block"):
-            yield _tokens(target, draft if drafter == "draft_model" else None, drafter, accept, prompts, rows, options)
+            yield _tokens(target, draft if drafter in _WITH_DRAFT else None, drafter, accept, prompts, rows, options)
 
 
 # ---- bits
