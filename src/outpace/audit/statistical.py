@@ -28,7 +28,7 @@ from .checks import Check, Options
 from .drive import admit, commit_until, finish, session
 from .engines.laws import Evidence, against_law
 from .equality import PROMPTS
-from .toy import ToyRuntime
+from .toy import LogitsOf, ToyRuntime
 
 LEVEL = 1e-4  # false alarms of one check, were everything right
 _TEXTS = (PROMPTS[3], PROMPTS[1])  # little choice, and much
@@ -72,19 +72,26 @@ def checks(options: Options) -> Iterator[Check]:
     library = open_library()
     sampler = Sampler(library) if library else None
     prompts = [target.tokenizer.encode(text, add_special=True) for text in _TEXTS[: 1 if options.quick else None]]
-    texts = [(Remembered(target.runtime, p), Remembered(draft.runtime, p), p) for p in prompts]
+    texts: Texts = [(Remembered(target.runtime, p), Remembered(draft.runtime, p), p) for p in prompts]
     for label, params in list(_PARAMS.items())[: 1 if options.quick else None]:
         for name in ("ratio", "block") if options.quick else ("ratio", "block", "match"):
             found = _evidence(target, draft, texts, verify.rule(name), params, seeds, options.seed, sampler)
             yield _check(f"{name}, {label}", found, seeds * len(prompts))
+    # A wrong rule hides behind a draft that agrees with the target: here it is made to disagree.
+    noise = 2 * torch.randn(target.runtime.vocab_size, generator=torch.Generator().manual_seed(0))
+    odd: Texts = [(logits, _disturbed(draft_logits, noise), prompt) for logits, draft_logits, prompt in texts]
     for fault in ("draft probability of another token", "resample from the target")[: 1 if options.quick else None]:
-        found = _evidence(target, draft, texts, broken.RULES[fault], _PARAMS["T 1"], seeds, options.seed, sampler)
+        found = _evidence(target, draft, odd, broken.RULES[fault], _PARAMS["T 1"], seeds, options.seed, sampler)
         caught = found.p_value is not None and found.p_value < LEVEL
         note = f"{'caught' if caught else 'NOT caught'}, p = {found.p_value or 0:.1e}"
         yield Check("statistical", f"a wrong rule ({fault}), T 1", caught, note, _values(found))
 
 
-Texts = Sequence[tuple[Remembered, Remembered, list[int]]]
+Texts = Sequence[tuple[LogitsOf, LogitsOf, list[int]]]
+
+
+def _disturbed(logits_of: LogitsOf, noise: Tensor) -> LogitsOf:
+    return lambda prefix: torch.as_tensor(logits_of(prefix)) + noise
 
 
 def _evidence(
@@ -115,12 +122,12 @@ def _evidence(
         number, *tail = prefix
         logits, _, prompt = texts[number]
         text = (prompt[-1], *tail)
-        return pipeline.law(logits(text), text).dense(target.runtime.vocab_size)
+        return pipeline.law(torch.as_tensor(logits(text)), text).dense(target.runtime.vocab_size)
 
     return against_law(samples, law, range(1, _COUNT + 1), LEVEL)
 
 
-def _runtime(logits_of: Remembered, model: LoadedModel) -> ToyRuntime:
+def _runtime(logits_of: LogitsOf, model: LoadedModel) -> ToyRuntime:
     return ToyRuntime(logits_of, model.runtime.vocab_size, dtype=torch.float32)
 
 
