@@ -205,10 +205,10 @@ class Terminal:
 
     def interrupt(self) -> int:
         """Ctrl-C until it leaves: the first one stops the answer, and may come before or after the next prompt."""
-        for _ in range(30):
+        for _ in range(4):
             self.type("\x03")
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self.process.wait(1)
+                return self.process.wait(8)  # leaving takes a moment, in which another one would kill it
         return self.end()
 
     def end(self):
