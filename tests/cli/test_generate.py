@@ -255,16 +255,18 @@ def test_ctrl_c_ends_with_what_was_generated():
         command("--raw", CODE, "--max-tokens", "900", "--ignore-eos", "--gamma", "0", "--backend", "torch"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        bufsize=0,  # what a buffer had read ahead would be lost to communicate()
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     assert process.stdout is not None
-    first = process.stdout.read(10)  # it streams: this is here long before the end
+    first = b""
+    while len(first) < 10:  # it streams: this is here long before the end
+        first += process.stdout.read(10 - len(first))
     process.send_signal(signal.SIGINT)
     rest, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert err.count("\n") == 1 and "finish cancelled" in err
-    text = first + rest.removesuffix("\n")
+    assert err.count(b"\n") == 1 and b"finish cancelled" in err
+    text = (first + rest.removesuffix(b"\n")).decode()
     whole = said(max_tokens=900, ignore_eos=True).text
     assert whole.startswith(text) and 10 <= len(text) < len(whole)
 

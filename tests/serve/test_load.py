@@ -87,7 +87,7 @@ def test_fifty_clients_that_leave(small):
         if i % 3 == 0:
             assert small.wait_idle(2)
     assert small.wait_idle(2) and open_slots(small.engine) == 0
-    assert small.complete(prompt=CODE, max_tokens=3)["usage"]["completion_tokens"] == 3
+    assert small.complete(prompt=CODE, max_tokens=3, temperature=0)["usage"]["completion_tokens"] == 3
 
 
 def test_leaving_the_queue(small):
@@ -193,7 +193,7 @@ def test_a_pass_that_fails_ends_what_was_in_it_and_nothing_more(monkeypatch):
 
         monkeypatch.setattr(engine.target.runtime, "forward", failing)
         assert server.post("completions", {"prompt": CODE, **LONG}).status_code == 500
-        assert server.complete(prompt=CODE, max_tokens=5)["usage"]["completion_tokens"] == 5
+        assert server.complete(prompt=CODE, max_tokens=5, temperature=0)["usage"]["completion_tokens"] == 5
         assert server.wait_idle(2) and open_slots(engine) == 0
 
 
@@ -227,4 +227,4 @@ def test_leaving_while_the_prompt_is_scored(small):
     while small.engine._loop.cache.slots != before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert small.engine._loop.cache.slots == before
-    assert small.complete(prompt=CODE, max_tokens=2)["usage"]["completion_tokens"] == 2
+    assert small.complete(prompt=CODE, max_tokens=2, temperature=0)["usage"]["completion_tokens"] == 2
