@@ -18,7 +18,7 @@ import torch
 import outpace
 from outpace import SamplingParams, load, verify
 from outpace.core.report import Report
-from outpace.verify.block import residual as block_residual
+from outpace.verify.block import chances
 
 PROSE = (
     "Describe a harbour town on the morning after a storm, in one paragraph.",
@@ -104,20 +104,12 @@ class Paired:
 
 def expected(proposal, laws) -> tuple[float, float]:
     """Accepted drafts expected of ``ratio`` and of ``block`` for one drafted chain."""
-    run = joint = 1.0
-    ratio, stands = 0.0, []
+    run, ratio = 1.0, 0.0
     for node, token in enumerate(proposal.tokens):
-        share = laws[node].prob(token) / proposal.law(node).prob(token)
-        run *= min(1.0, share)
+        run *= min(1.0, laws[node].prob(token) / proposal.law(node).prob(token))
         ratio += run
-        joint = min(1.0, joint * share)
-        stand = joint
-        if joint and node + 1 < len(proposal):
-            left = float(block_residual(laws[node + 1], proposal.law(node + 1), joint).sum())
-            stand = left / (left + 1 - joint) if left + 1 > joint else 1.0
-        stands.append(stand)
     none_from, block = 1.0, 0.0
-    for stand in reversed(stands):  # the longest stretch that any coin lets stand
+    for _, stand in reversed(list(chances(proposal, laws))):  # the longest stretch that any coin lets stand
         none_from *= 1 - stand
         block += 1 - none_from
     return ratio, block

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 
 from outpace import verify
+from outpace.bench.probe import pass_seconds
 from outpace.core.protocols import Drafter, Runtime, Session
 from outpace.core.types import Chunk, Forward, SamplingParams, Verdict
 from outpace.drafters.draft_model import DraftModel
@@ -50,22 +49,6 @@ TREES = [
 ]  # nodes, depth, width, children
 
 
-def pass_seconds(runtime: Runtime, cached: int = 128, repeats: int = 5) -> dict[int, float]:
-    """Median seconds of a pass by its rows, behind ``cached`` entries."""
-    cache, found = runtime.new_cache(), {}
-    slot = cache.open(cached + max(ROWS))
-    runtime.forward([Chunk(slot, [0] * cached, logits_from=cached)], cache)
-    for rows in (max(ROWS), *ROWS):  # once to warm up
-        times = []
-        for _ in range(repeats):
-            start = perf_counter()
-            runtime.forward([Chunk(slot, [0] * rows)], cache)
-            times.append(perf_counter() - start)
-            cache.keep(slot, cached, [])
-        found[rows] = statistics.median(times)
-    return found
-
-
 def measure(args: argparse.Namespace) -> None:
     target = load_model(resolve(args.target), weights=args.weights)
     draft = load_draft(resolve(args.draft), weights=args.draft_weights)
@@ -78,7 +61,7 @@ def measure(args: argparse.Namespace) -> None:
             prompt = engine.encode(chat)
             texts.append({"name": name, "temperature": temperature, "prompt": prompt, "tokens": result.token_ids})
             print(f"{name}, T {temperature:g}: {len(result.token_ids)} tokens", flush=True)
-    costs = {"target": pass_seconds(target.runtime), "draft": pass_seconds(draft.runtime)}
+    costs = {"target": pass_seconds(target.runtime, ROWS), "draft": pass_seconds(draft.runtime, ROWS)}
     found = {"target": args.target, "weights": target.weights, "draft": args.draft, "draft_weights": args.draft_weights,
              "threads": torch.get_num_threads(), "costs": costs, "texts": texts}  # fmt: skip
     args.work.parent.mkdir(parents=True, exist_ok=True)

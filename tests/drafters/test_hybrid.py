@@ -24,7 +24,7 @@ from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
 from outpace.core.types import Forward, Law, Proposal, Verdict
-from outpace.drafters._extending import Start, without_siblings
+from outpace.drafters._extending import Start
 from outpace.drafters.draft_model import DraftModel
 from outpace.drafters.hybrid import Config, Hybrid, create
 from outpace.drafters.lookup import Config as LookupConfig
@@ -166,7 +166,7 @@ def test_drafts_come_from_the_right_text_in_every_round(join, rule):
             for i, token in enumerate(answer.tokens):
                 law = session_.pipeline.law(DRAFT(tuple(prefix)), prefix)
                 if rule.NEEDS_LAWS:
-                    kept = without_siblings(law, start.siblings) if i == 0 else law
+                    kept = law.without(start.siblings) if i == 0 else law
                     assert torch.equal(answer.draft_laws[i].probs, kept.probs)
                 else:
                     assert token == session_.coins.gumbel_argmax(len(prefix), law)
@@ -263,11 +263,11 @@ def test_lookup_for_the_draft_keeps_the_law():
 
 def test_without_siblings():
     law = Law(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64))
-    assert without_siblings(law, ()) is law
-    assert without_siblings(law, [0]).dense(3).tolist() == [0, 0.6, 0.4]
-    assert without_siblings(law, [0, 2, 7]).dense(3).tolist() == [0, 1, 0]
-    assert without_siblings(law, [0, 1, 2]) is None
-    assert without_siblings(Law.point(4), [4]) is None
+    assert law.without(()) is law
+    assert law.without([0]).dense(3).tolist() == [0, 0.6, 0.4]
+    assert law.without([0, 2, 7]).dense(3).tolist() == [0, 1, 0]
+    assert law.without([0, 1, 2]) is None
+    assert Law.point(4).without([4]) is None
 
 
 def test_members_and_joins_are_checked():

@@ -11,7 +11,7 @@ from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
 from outpace.core.types import Capabilities, Law, SamplingParams
-from outpace.drafters._tree import Tree, likeliest, without
+from outpace.drafters._tree import Tree, likeliest
 from outpace.drafters.draft_tree import Config, DraftTree, create
 from outpace.engine.loop import Loop
 from outpace.sampling.coins import KeyedCoins, gumbel_noise
@@ -47,7 +47,7 @@ def test_equals_are_kept_parents_first():
 
 
 def test_without_a_token_the_rest_keeps_its_proportions():
-    law = without(Law(torch.tensor([0.2, 0.5, 0.3])), 1)
+    law = Law(torch.tensor([0.2, 0.5, 0.3])).without([1])
     assert law.ids.tolist() == [0, 2]
     torch.testing.assert_close(law.probs, torch.tensor([0.4, 0.6]))
 
@@ -148,7 +148,7 @@ def test_drawn_trees_carry_the_laws_of_their_draws(rule):
             law = Pipeline(SAMPLED).law(DRAFT(tuple(prefix)), prefix)
             for child in proposal.children(node):
                 torch.testing.assert_close(proposal.draft_laws[child].dense(V), law.dense(V))
-                law = without(law, proposal.tokens[child])
+                law = law.without([proposal.tokens[child]])
 
 
 def test_drafting_stops_where_the_path_is_unlikely():

@@ -13,7 +13,7 @@ from outpace.audit.drive import (
     remembered,
     session,
 )
-from outpace.audit.shapes import Scripted, mixture, right_first, sampled_tree, top_tree, without
+from outpace.audit.shapes import Scripted, mixture, right_first, sampled_tree, top_tree
 from outpace.core.types import SamplingParams
 
 MATCH, RATIO, BLOCK = verify.rule("match"), verify.rule("ratio"), verify.rule("block")
@@ -40,5 +40,4 @@ __all__ = [
     "sampled_tree",
     "session",
     "top_tree",
-    "without",
 ]

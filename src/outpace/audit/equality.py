@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .. import drafters
 from ..core.cache import KVCache
 from ..core.protocols import Runtime
 from ..core.types import Chunk, SamplingParams
@@ -21,6 +22,7 @@ from ..engine.engine import Engine
 from ..engine.stream import Result
 from ..models.loading import LoadedModel
 from ..sampling.coins import gumbel_noise
+from ..sampling.penalties import shared_length
 from ..sampling.pipeline import Pipeline
 from .checks import Check, Options
 
@@ -43,9 +45,8 @@ PARAMS = {
 _ROUNDING = 4.0  # times the largest difference of logits seen: closer than this two tokens may change places
 
 
-_WITH_DRAFT = ("draft_model", "draft_tree", "hybrid")
-_DRAFTERS = (*_WITH_DRAFT, "lookup", "recycle")
-_QUICK_DRAFTERS = ("draft_model", "lookup")
+_DRAFTERS = ("draft_model", "lookup", "draft_tree", "hybrid", "recycle")
+_QUICK = 2  # the first so many drafters
 
 
 def checks(options: Options) -> Iterator[Check]:
@@ -55,11 +56,12 @@ def checks(options: Options) -> Iterator[Check]:
     prompts = [target.tokenizer.encode(text, add_special=True) for text in PROMPTS[: 4 if options.quick else None]]
     rows = _rows(target, prompts[:2] if options.quick else prompts[:4])
     yield rows.check
-    for drafter in [name for name in _DRAFTERS if draft is not None or name not in _WITH_DRAFT]:
-        if options.quick and drafter not in _QUICK_DRAFTERS:
+    for drafter in _DRAFTERS[: _QUICK if options.quick else None]:
+        needs_draft = drafters.module(drafter).NEEDS_DRAFT
+        if needs_draft and draft is None:
             continue
         for accept in ("match", "ratio", "block"):
-            yield _tokens(target, draft if drafter in _WITH_DRAFT else None, drafter, accept, prompts, rows, options)
+            yield _tokens(target, draft if needs_draft else None, drafter, accept, prompts, rows, options)
 
 
 # ---- bits
@@ -219,9 +221,9 @@ def first_difference(
 ) -> tuple[int, float | None]:
     """The first place where two answers part, and how far apart the two best tokens stand there, in logits (the
     noise of ``match`` included). None for the distance when one answer only ends earlier."""
-    place = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-    if place is None:
-        return min(len(one), len(other)), None
+    place = shared_length(one, other)
+    if place == min(len(one), len(other)):
+        return place, None
     tokens = [*prompt, *one[:place]]
     cache, slot = _read(target.runtime, tokens[:-1], 256, len(tokens))
     row = target.runtime.forward([Chunk(slot, tokens[-1:])], cache).logits[0][-1]  # [vocab_size]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -95,13 +95,6 @@ def law_after(logits_of: LogitsOf, pipeline: LogitsPipeline, prefix: Sequence[in
     return pipeline.law(torch.as_tensor(logits_of(tuple(prefix)), dtype=torch.float64), prefix)
 
 
-def without(law: Law, tokens: Collection[int]) -> Law | None:
-    """The law given that none of ``tokens`` comes; None when nothing is left."""
-    ids = torch.arange(law.probs.numel()) if law.ids is None else law.ids
-    kept = torch.tensor([int(token) not in tokens for token in ids]) & (law.probs > 0)
-    return Law(law.probs[kept] / law.probs[kept].sum(), ids[kept]) if bool(kept.any()) else None
-
-
 @dataclass
 class _Tree:
     prompt: Sequence[int]
@@ -146,7 +139,7 @@ def sampled_tree(
             for _ in range(width):
                 if not replacement and seen:
                     assert law is not None
-                    law = without(law, seen)
+                    law = law.without(seen)
                 if law is None:
                     return
                 seen.append(rule.draw(law, one.coins, base, len(tree.tokens), depth))
@@ -185,7 +178,7 @@ def mixture(chosen: LogitsOf, draft: LogitsOf, rule: Rule, depth: int, *, keep_d
             tree.add(first, parent, None)
             law: Law | None = law_after(draft, one.pipeline, tree.prefix(parent))
             if law is not None and not keep_duplicates:
-                law = without(law, [first])
+                law = law.without([first])
             if width > 1 and law is not None:
                 tree.add(rule.draw(law, one.coins, base, len(tree.tokens), level), parent, law)
 

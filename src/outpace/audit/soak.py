@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from .. import drafters
 from ..core.types import SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
@@ -155,11 +156,11 @@ def run_case(seed: int, number: int) -> list[str]:
     """What is wrong with a case; nothing when all is well."""
     one = case(seed, number)
     target = _tiny("tiny", one.context)
-    draft = {"own": "tiny"} | dict.fromkeys(("draft_model", "draft_tree", "hybrid"), "tiny-draft")
+    drafter, draft = ("draft_model", "tiny") if one.drafter == "own" else (one.drafter, "tiny-draft")
     engine = load(
         target,
-        _tiny(draft[one.drafter], one.draft_context) if one.drafter in draft else None,
-        drafter="draft_model" if one.drafter == "own" else one.drafter,
+        _tiny(draft, one.draft_context) if drafters.module(drafter).NEEDS_DRAFT else None,
+        drafter=drafter,
         accept=one.accept,
         max_batch=one.max_batch,
         options={"min_match": 1} if one.drafter == "lookup" else None,

@@ -15,6 +15,7 @@ from .. import __version__
 from ..core.types import SamplingParams
 from ..engine.engine import Engine, Prompt
 from ..engine.stream import Result
+from ..sampling.penalties import shared_length
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,7 @@ class Comparison:
     def first_difference(self) -> int | None:
         """Index of the first generated token that differs, None when all are equal."""
         a, b = self.plain.token_ids, self.speculative.token_ids
-        if a == b:
-            return None
-        return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        return None if a == b else shared_length(a, b)
 
     @property
     def tokens_equal(self) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..engine.costs import cpu_name
 from ..kernels.native import available
 from ..models.catalogue import cache_dir
 from ..models.loading import LoadedModel
@@ -53,15 +54,6 @@ def _model(model: LoadedModel) -> dict[str, Any]:
         "backend": model.backend,
         "bytes_in_memory": model.nbytes,
     }
-
-
-def cpu_name() -> str:
-    """The processor's own name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def git_state() -> tuple[str | None, bool | None]:

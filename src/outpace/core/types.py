@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -91,6 +91,15 @@ class Law:
                 self._total = self._log_total(self.scores)
             return math.exp(float(self.scores[at]) - self._total)
         return float(self.probs[at])
+
+    def without(self, tokens: Collection[int]) -> Law | None:
+        """The law given that none of ``tokens`` comes: of the siblings of a draw without replacement. None when
+        nothing is left."""
+        if all(self.prob(token) == 0 for token in tokens):
+            return self
+        ids = torch.arange(self.size) if self.ids is None else self.ids
+        kept = ~torch.isin(ids, torch.tensor(list(tokens), dtype=ids.dtype)) & (self.probs > 0)
+        return Law(self.probs[kept] / self.probs[kept].sum(), ids[kept]) if bool(kept.any()) else None
 
     def token(self, index: int) -> int:
         """The token id at a place of the support."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..core.protocols import Session
-from ..core.types import Law, Proposal
-from ._tree import without
+from ..core.types import Proposal
 
 
 class Start(NamedTuple):
@@ -27,14 +26,3 @@ class Extends(Protocol):
 
     def extend(self, sessions: Sequence[Session], starts: Sequence[Start], budgets: Sequence[int]) -> list[Proposal]:
         """As ``propose``, behind the starts: parents are numbered within the answer, -1 is the end of the path."""
-
-
-def without_siblings(law: Law, siblings: Sequence[int]) -> Law | None:
-    """The law of a later sibling: given that none of the earlier ones comes; None when nothing else can."""
-    for token in siblings:
-        prob = law.prob(token)
-        if prob >= 1:
-            return None
-        if prob > 0:
-            law = without(law, token)
-    return law

@@ -107,7 +107,9 @@ def _draw(tree: Tree, session: Session, laws: Sequence[Law], children: int, rows
         left, depth = law, len(tree.path(node))
         for score, _, rank in [chance for chance in best if chance[1] == -place]:
             if rank:
-                left = without(left, tree.tokens[-1])
+                rest = left.without([tree.tokens[-1]])
+                assert rest is not None  # there is a token of this rank
+                left = rest
             token = session.rule.draw(left, session.coins, len(session.tokens), len(tree.tokens), depth)
             born.append(tree.add(node, token, score - tree.score(node), left))
     return born
@@ -133,13 +135,6 @@ def likeliest(session: Session, law: Law, logits: Tensor, position: int, count: 
         values, order = torch.topk(values, min(count, values.numel()))
         ids = ids[order]
     return [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if v > -math.inf]
-
-
-def without(law: Law, token: int) -> Law:
-    """The law given that ``token``, one of several in its support, does not come."""
-    ids = torch.arange(law.size) if law.ids is None else law.ids
-    kept = (ids != token) & (law.probs > 0)
-    return Law(law.probs[kept] / law.probs[kept].sum(), ids[kept])
 
 
 def _top(law: Law, count: int) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.errors import DrafterError
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, Verdict
-from ._extending import Start, without_siblings
+from ._extending import Start
 from ._own_cache import confidence
 from .lookup import Config as LookupConfig
 from .lookup import Lookup
@@ -109,7 +109,7 @@ class DraftModel:
         """The law to draw from; None when the earlier siblings leave nothing of it."""
         law = session.pipeline.law(logits, prefix)
         first = len(prefix) == len(session.tokens) + len(start.path)
-        return without_siblings(law, start.siblings) if first and session.rule.NEEDS_LAWS else law
+        return law.without(start.siblings) if first and session.rule.NEEDS_LAWS else law
 
     def _guess(self, session: Session, path: Sequence[int], count: int) -> Sequence[int]:
         """What lookup drafts for the draft itself, so that one pass of it may say several tokens."""

@@ -81,12 +81,12 @@ def measure_passes(runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_second
     cache, start = runtime.new_cache(), perf_counter()
     best = dict.fromkeys(rows, math.inf)
     slot = _filled(cache, cached, max(rows))
-    _time_pass(runtime, cache, slot, 1)  # the first pass pays for buffers and page tables
+    time_pass(runtime, cache, slot, 1)  # the first pass pays for buffers and page tables
     for sweep in range(_SWEEPS):
         for n in rows:
             if n > 1 and perf_counter() - start > limit_seconds and sweep >= (_LEAST_SWEEPS if n <= 8 else 0):
                 break
-            best[n] = min(best[n], _time_pass(runtime, cache, slot, n))
+            best[n] = min(best[n], time_pass(runtime, cache, slot, n))
     cache.close(slot)
     seen = [n for n in rows if best[n] < math.inf]
     # Nor does a pass cost more than one over more rows: where it seems to, every try of it was disturbed.
@@ -105,7 +105,7 @@ def _attention(runtime: Runtime, cache: KVCache, cached: int) -> tuple[float, fl
     for _ in range(3):
         for n in (1, _LONG_ROWS):
             for entries, slot in slots.items():
-                best[n, entries] = min(best.get((n, entries), math.inf), _time_pass(runtime, cache, slot, n))
+                best[n, entries] = min(best.get((n, entries), math.inf), time_pass(runtime, cache, slot, n))
     for slot in slots.values():
         cache.close(slot)
     one, many = (max(0.0, best[n, long] - best[n, cached]) / (long - cached) for n in (1, _LONG_ROWS))
@@ -121,7 +121,8 @@ def _filled(cache: KVCache, entries: int, rows: int) -> int:
     return slot
 
 
-def _time_pass(runtime: Runtime, cache: KVCache, slot: int, rows: int) -> float:
+def time_pass(runtime: Runtime, cache: KVCache, slot: int, rows: int) -> float:
+    """Seconds of a pass over ``rows`` rows, which leaves the slot as it was."""
     kept = cache.length(slot)
     start = perf_counter()
     runtime.forward([Chunk(slot, [0] * rows)], cache)
@@ -182,11 +183,16 @@ def identify(model: LoadedModel) -> dict[str, object]:
     }
 
 
-def machine() -> str:
-    """The processor and how many cores this process may use."""
+def cpu_name() -> str:
+    """The processor's own name where the system tells it."""
     name = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    return name
+
+
+def machine() -> str:
+    """The processor and how many cores this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{name}, {cores} cores"
+    return f"{cpu_name()}, {cores} cores"

@@ -8,7 +8,6 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from time import perf_counter
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +23,7 @@ from ..sampling.coins import KeyedCoins
 from ..sampling.grammar import Grammars
 from ..sampling.logprobs import TokenLogprobs, token_logprobs
 from ..sampling.pipeline import Pipeline
+from .costs import time_pass
 from .loop import Loop
 from .stream import Answer, Result, Stream
 from .text import TextState
@@ -350,12 +350,7 @@ class Engine:
                 try:
                     if cached:
                         runtime.forward([Chunk(slot, [0] * cached, logits_from=cached)], cache)
-                    times = []
-                    for _ in range(repeats):
-                        start = perf_counter()
-                        runtime.forward([Chunk(slot, [0] * rows)], cache)
-                        times.append(perf_counter() - start)
-                        cache.keep(slot, cached, [])
+                    times = [time_pass(runtime, cache, slot, rows) for _ in range(repeats)]
                 finally:
                     cache.close(slot)
                 self._row_seconds[rows] = statistics.median(times)

@@ -272,7 +272,9 @@ def _only(forward: Forward, i: int) -> Forward:
 
 def _as_chain(verdict: Verdict, seen: Forward) -> tuple[Verdict, Forward]:
     """The accepted tokens as if they had been proposed as a chain, and the rows of these alone."""
-    rows = [0, *(node + 1 for node in verdict.path)]
+    rows: slice | list[int] = [0, *(node + 1 for node in verdict.path)]
+    if verdict.path == list(range(len(verdict.path))):  # a view: rows of a big vocabulary are not copied for nothing
+        rows = slice(len(verdict.path) + 1)
     part = {name: [tensors[0][rows]] for name, tensors in seen.features.items()}
     return Verdict(list(range(len(verdict.path))), verdict.token, verdict.kind), Forward([seen.logits[0][rows]], part)
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 from ..core.cache import KVCache
 from ..core.protocols import Session
+from ..sampling.penalties import shared_length
 
 _SHORTEST = 16  # tokens in common from which a copy is worth making
 
@@ -30,10 +31,10 @@ class Prefixes:
     def open(self, session: Session) -> int:
         """A slot for the session that already holds what an entry has in common with its prompt."""
         capacity = max(1, session.limit)
-        best, shared = -1, _SHORTEST - 1
+        best, shared, prompt = -1, _SHORTEST - 1, session.tokens[:-1]
         for slot, (tenant, tokens) in self._entries.items():
             if tenant == session.tenant:
-                common = _common(tokens, session.tokens[:-1])
+                common = shared_length(tokens, prompt)
                 if common > shared:
                     best, shared = slot, common
         if best < 0:
@@ -65,8 +66,3 @@ class Prefixes:
     def _drop(self, slot: int) -> None:
         del self._entries[slot]
         self._cache.close(slot)
-
-
-def _common(one: list[int], other: list[int]) -> int:
-    """Length of the longest common beginning."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -61,7 +61,6 @@ class Stream:
 
     def __init__(self, engine: Engine, answer: Answer) -> None:
         self._engine, self._answer = engine, answer
-        self._last = False
         self.result: Result | None = None
 
     def __iter__(self) -> Iterator[Event]:
@@ -125,8 +124,8 @@ def event_of(answer: Answer, finish: str | None) -> Event | None:
     piece, count = answer.text.take(final=finish is not None)
     if not piece and not count and finish is None:
         return None
-    span = slice(answer.shown, answer.shown + count)
-    answer.shown += count
-    session = answer.session
-    logprobs = None if answer.logprobs is None else answer.logprobs[span]
-    return Event(piece, session.generated[span], finish, session.origins[span], logprobs)
+    session, start = answer.session, answer.shown
+    answer.shown = end = start + count
+    tokens = session.tokens[session.prompt_length + start : session.prompt_length + end]
+    logprobs = None if answer.logprobs is None else answer.logprobs[start:end]
+    return Event(piece, tokens, finish, session.origins[start:end], logprobs)

@@ -9,7 +9,7 @@ coins are looked at and then discarded, which is why they are keyed by round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -32,18 +32,25 @@ def residual(target: Law, draft: Law, weight: float) -> Tensor:
     return torch.clamp(weight * target.probs - draft.on(target), min=0.0)
 
 
-def verify(proposal: Proposal, laws: Sequence[Law], coins: Coins, base: int) -> Verdict:
-    """Find the longest stretch of the chain that stands, and add one token of the target's."""
-    gamma, joint = len(proposal), 1.0
-    length, weight = 0, 1.0  # of the longest stretch so far, and its w
+def chances(proposal: Proposal, laws: Sequence[Law]) -> Iterator[tuple[float, float]]:
+    """For each drafted token w, and the chance that its coin lets the stretch up to it stand; as far as w is not 0."""
+    joint = 1.0
     for node, token in enumerate(proposal.tokens):
         joint = min(1.0, joint * laws[node].prob(token) / proposal.law(node).prob(token))
         if joint == 0.0:  # nor does anything behind it stand: its rows need no law
-            break
+            return
         accept = joint
-        if node + 1 < gamma:
+        if node + 1 < len(proposal):
             left = float(residual(laws[node + 1], proposal.law(node + 1), joint).sum())
             accept = left / (left + 1 - joint) if left + 1 > joint else 1.0
+        yield joint, accept
+
+
+def verify(proposal: Proposal, laws: Sequence[Law], coins: Coins, base: int) -> Verdict:
+    """Find the longest stretch of the chain that stands, and add one token of the target's."""
+    gamma = len(proposal)
+    length, weight = 0, 1.0  # of the longest stretch so far, and its w
+    for node, (joint, accept) in enumerate(chances(proposal, laws)):
         if coins.bernoulli(Key(base, node, "accept"), accept):
             length, weight = node + 1, joint
     law = laws[length]

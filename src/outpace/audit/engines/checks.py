@@ -13,6 +13,7 @@ from torch import Tensor
 from ...core.types import Chunk
 from ...models.checkpoint import Checkpoint
 from ...models.loading import LoadedModel, load_model
+from ...sampling.penalties import shared_length
 from .laws import Evidence, Prefix, Sample, against_law, two_samples
 from .process import Draws
 
@@ -125,10 +126,8 @@ def canonical(tokens: Sequence[int], ends: frozenset[int], wanted: int) -> list[
 
 def first_difference(answer: Sequence[int], plain: Sequence[int]) -> int | None:
     """The first place where two answers differ, None when they are equal."""
-    for place, (left, right) in enumerate(zip(answer, plain, strict=False)):
-        if left != right:
-            return place
-    return None if len(answer) == len(plain) else min(len(answer), len(plain))
+    place = shared_length(answer, plain)
+    return None if place == len(answer) == len(plain) else place
 
 
 class Float32:
