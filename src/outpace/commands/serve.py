@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     if not loopback and not settings.keys:
         print("outpace: anyone who reaches this address may use it; --api-keys asks for a key", file=sys.stderr)
+    listener.listen(2048)  # from now on a client waits; it is not refused, even if the line below is read at once
     host, port = listener.getsockname()[:2]
     print(f"serving {settings.model} on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
     uvicorn.Server(config).run(sockets=[listener])
