@@ -116,13 +116,14 @@ OP_INLINE void group_halves(const int kind, const int rows, const uint8_t *head,
                 ivec start = first ? part[h][m] : i_zero();
                 if (kind == OP_Q6_K) start = i_set(offset6[2 * m + first / 4]);
                 if (bits == 8 && !OP_SIGNED_BYTES && !first) start = i_set(offset8[m]);
-                const ivec sum = i_dot(bits, 4, w[h], x + 8 * m + first, start);
+                const ivec sum = i_half(bits, w[h], x + 8 * m + first, start);
                 if (!first)
                     part[h][m] = sum;
                 else if (kind == OP_Q6_K)
                     f[h][m] = add_q6(f[h][m], part[h][m], sum, scale[m], w_scale[h], w_low[h]);
                 else
-                    f[h][m] = add_group(kind, f[h][m], f_int(sum), scale[m], scaled_sum[m], w_scale[h], w_low[h]);
+                    f[h][m] = add_group(kind, f[h][m], f_int(i_whole(bits, sum)), scale[m], scaled_sum[m], w_scale[h],
+                                         w_low[h]);
             }
         }
     }

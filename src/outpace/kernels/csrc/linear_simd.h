@@ -128,6 +128,18 @@ OP_INLINE ivec i_dot(const int bits, const int n, const bvec *w, const int32_t *
     return init;
 }
 
+/* Half a group, 4 weight registers, on top of `part`, and what the two halves come to: 4-bit weights stay in 16 bits
+ * until the group is whole. */
+OP_INLINE ivec i_half(const int bits, const bvec *w, const int32_t *x, ivec part) {
+    if (bits != 4) return i_dot(bits, 4, w, x, part);
+    UNROLL for (int i = 0; i < 4; i++)
+        part = _mm256_add_epi16(part, _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x[i])));
+    return part;
+}
+OP_INLINE ivec i_whole(const int bits, ivec part) {
+    return bits == 4 ? _mm256_madd_epi16(part, _mm256_set1_epi16(1)) : part;
+}
+
 #else
 
 typedef struct { float v[VL]; } fvec;
@@ -174,6 +186,11 @@ OP_INLINE ivec i_dot(const int bits, const int n, const bvec *w, const int32_t *
             for (int j = 0; j < 4; j++) init.v[l] += w[i].v[4 * l + j] * q[j];
     }
     return init;
+}
+OP_INLINE ivec i_half(const int bits, const bvec *w, const int32_t *x, ivec part) { return i_dot(bits, 4, w, x, part); }
+OP_INLINE ivec i_whole(const int bits, ivec part) {
+    (void)bits;
+    return part;
 }
 
 #endif
