@@ -29,6 +29,7 @@ import torch
 
 from outpace import SamplingParams, load
 from outpace.bench.simulate import Outcome, Truth, from_log, simulate
+from outpace.core.prefixes import shared_length
 from outpace.core.types import Chunk
 from outpace.drafters.lookup import Config, Lookup
 from outpace.engine.controller import AutoController
@@ -54,8 +55,9 @@ OTHER = 0.0005  # seconds of a round besides passes
 GAMMAS = {"draft_model": range(1, 13), "lookup": (2, 4, 6, 8, 12, 16)}
 
 
-def mix(data: Path, each: int) -> Iterator[tuple[str, str]]:
-    """(category, prompt), the categories in turn, so that a run that is cut short has some of all."""
+def mix(data: Path, each: int, longest: bool = False) -> Iterator[tuple[str, str]]:
+    """(category, prompt), the categories in turn, so that a run that is cut short has some of all. The shorter
+    prompts first (a long one's time says little about decoding), or those that this order has last."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for line in (data / "spec_bench_60.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -64,7 +66,7 @@ def mix(data: Path, each: int) -> Iterator[tuple[str, str]]:
         kinds["code"].append(json.loads(line)["prompt"])
     kinds["creative"] = list(CREATIVE)
     for prompts in kinds.values():
-        prompts.sort(key=len)  # the shorter half: a long prompt's time says little about decoding
+        prompts.sort(key=len, reverse=longest)
     for i in range(each):
         yield from ((kind, prompts[i]) for kind, prompts in kinds.items() if i < len(prompts))
 
@@ -93,8 +95,11 @@ def collect(args: argparse.Namespace) -> None:
             result = engine.generate(ids, SamplingParams(max_tokens=args.tokens))
             assert isinstance(result, Result)
             text = [*ids, *result.token_ids]
-            entry = {"kind": kind, "prompt": prompt, "prompt_tokens": len(ids), "tokens": len(result.token_ids),
-                     "limit": args.tokens, "draft_model": model_runs(engine, text, len(ids)),
+            other = engine.encode([{"role": "user", "content": "-"}] if target.chat_template else "-")
+            known = shared_length(ids[:-1], other)  # the template's beginning, which servers keep
+            entry = {"kind": kind, "prompt": prompt, "prompt_tokens": len(ids), "known": known,
+                     "tokens": len(result.token_ids), "limit": args.tokens,
+                     "draft_model": model_runs(engine, text, len(ids)),
                      "lookup": lookup_runs(text, len(ids))}  # fmt: skip
             print(json.dumps(entry), file=out, flush=True)
             print(f"{perf_counter() - start:6.1f} s  {kind}: {len(ids)} + {len(result.token_ids)}", file=sys.stderr)
@@ -145,7 +150,15 @@ def replay(args: argparse.Namespace) -> None:
 
     def run(entry: dict[str, Any], **how: Any) -> Outcome:
         drafts = {name: from_log(entry[name]["proposed"], entry[name]["stood"]) for name in names}
-        return simulate(drafts, truth, entry["tokens"], prompt=entry["prompt_tokens"], limit=entry["limit"], **how)
+        return simulate(
+            drafts,
+            truth,
+            entry["tokens"],
+            prompt=entry["prompt_tokens"],
+            limit=entry["limit"],
+            known=entry["known"],
+            **how,
+        )
 
     kinds = sorted({entry["kind"] for entry in entries})
     print(f"{'category':>15} {'answers':>7} {'best fixed':>17} {'x plain':>8} | one controller {'of best':>8} "
@@ -209,35 +222,45 @@ def check(args: argparse.Namespace) -> None:
 
 
 def confirm(args: argparse.Namespace) -> None:
+    """Plain and controller side by side: whichever has said less, or read less of the prompt, makes the next pass, so
+    that a machine that becomes slower or faster does so for both."""
     start = perf_counter()
-    engine = load(args.target, args.draft, weights=args.weights, drafter=args.drafters, controller="auto")
-    ratios: dict[str, list[float]] = defaultdict(list)
-    firsts: list[float] = []
-    out = Path(args.log)
+    target = load_model(resolve(args.target), weights=args.weights)
+    auto = load(
+        target, load_draft(resolve(args.draft)), drafter=args.drafters, controller="auto", prefix_bytes=64 << 20
+    )
+    engines = {"plain": load(target, drafter="none", prefix_bytes=64 << 20), "auto": auto}
+    for engine in engines.values():
+        engine.generate("warm up", SamplingParams(max_tokens=8))
     params = SamplingParams(max_tokens=args.tokens)
-    engine.generate("warm up", SamplingParams(max_tokens=8))
-    prompts = list(mix(args.data, args.each))[args.skip :]
+    prompts = list(mix(args.data, args.each, longest=args.longest))[args.skip :]
     for number, (kind, prompt) in enumerate(prompts):
         if perf_counter() - start > args.seconds:
             print(f"stopped before prompt {number + args.skip}", file=sys.stderr)
             break
-        message = [{"role": "user", "content": prompt}] if engine.target.chat_template else prompt
-        seen = {}
-        for gamma in (0, None) if number % 2 else (None, 0):
+        message = [{"role": "user", "content": prompt}] if target.chat_template else prompt
+        streams = {name: engine.open(message, params) for name, engine in engines.items()}
+        seconds, first, said = (dict.fromkeys(streams, 0.0) for _ in range(3))
+        running = list(streams)
+        while running:
+            name = min(running, key=lambda name: (said[name], seconds[name]))
             begun = perf_counter()
-            with engine.stream(message, params, gamma=gamma) as stream:
-                next(stream)
-                first = perf_counter() - begun
-                for _ in stream:
-                    pass
-            seen[gamma] = (perf_counter() - begun, first, stream.result)
-        assert seen[0][2].token_ids == seen[None][2].token_ids
-        ratios[kind].append(seen[0][0] / seen[None][0])
-        firsts.append(seen[0][1] / seen[None][1])
-        line = {"kind": kind, "plain": seen[0][:2], "auto": seen[None][:2], "tokens": len(seen[0][2].token_ids)}
-        with out.open("a", encoding="utf-8") as log:
+            if not engines[name].step():
+                running.remove(name)
+                continue
+            seconds[name] += perf_counter() - begun
+            event = streams[name].poll()
+            said[name] += len(event.token_ids) if event is not None else 0
+            if said[name] and not first[name]:
+                first[name] = seconds[name]
+        results = {name: stream.result for name, stream in streams.items()}
+        assert results["plain"].token_ids == results["auto"].token_ids
+        line: dict[str, Any] = {name: (seconds[name], first[name]) for name in streams}
+        line |= {"kind": kind, "tokens": len(results["auto"].token_ids), "prompt": results["auto"].prompt_tokens}
+        with Path(args.log).open("a", encoding="utf-8") as log:
             print(json.dumps(line), file=log)
-        print(f"{kind:>15} {ratios[kind][-1]:.2f}x  first token {firsts[-1]:.2f}x", file=sys.stderr)
+        ratios = [line["plain"][part] / line["auto"][part] for part in (0, 1)]
+        print(f"{kind:>15} {ratios[0]:.2f}x  first token {ratios[1]:.2f}x  {line['tokens']} tokens", file=sys.stderr)
     summarize(args.log)
 
 
@@ -273,6 +296,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--seconds", type=float, default=75.0, help="begin no prompt after so long")
     parser.add_argument("--skip", type=int, default=0)
+    parser.add_argument("--longest", action="store_true", help="the longest prompts instead of the shortest")
     parser.add_argument("--orders", type=int, default=8, help="random orders of the requests")
     parser.add_argument("--noise", type=float, default=0.05, help="of the clock in replays")
     args = parser.parse_args()

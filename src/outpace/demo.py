@@ -51,7 +51,7 @@ def main() -> int:
 
 
 def _race(target: LoadedModel, draft: LoadedModel, prompts: tuple[Prompt, ...]) -> list[Comparison]:
-    engine = load(target, draft)
+    engine = load(target, draft, gamma=4)
     found = []
     for prompt in prompts:
         text = prompt if isinstance(prompt, str) else prompt[0]["content"]  # type: ignore[index]

@@ -90,7 +90,7 @@ def test_messages_of_several_lines_and_with_a_slash(pipe, tmp_path):
 
 
 def test_show_colours_tokens_and_leaves_the_text_as_it_is(pipe):
-    shown, _ = pipe("hello", options=["--max-tokens", "20", "--show"])
+    shown, _ = pipe("hello", options=["--max-tokens", "20", "--show", "--gamma", "4"])
     assert ANSI.sub("", shown) == said("hello", max_tokens=20) + "\n"
     assert "\x1b[32m" in shown and "\x1b[33;4m" in shown  # drafts that stood, and corrections
     plain, _ = pipe("hello", options=["--max-tokens", "20", "--gamma", "0"])

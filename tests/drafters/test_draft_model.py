@@ -70,6 +70,24 @@ def test_prompts_longer_than_a_prefill_pass():
     assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedCoins(0), one.params, prompt, 3)
 
 
+def test_a_text_that_begins_like_an_ended_one_is_read_from_there_on():
+    """Whatever the end of the other was: drafts are those of the right text, and other tenants share nothing."""
+    prompt = [i * 7 % V for i in range(60)]
+    drafter = DraftModel(ToyRuntime(TARGET, V), prefix_bytes=1 << 20)
+    first = session(0, count=30, gamma=3, prompt=prompt, rule=MATCH)
+    assert drafter.begin(first) == 0
+    proposal = drafter.propose([first], [3])[0]  # and the request is cancelled: its drafts were never judged
+    drafter.end(first)
+    for number, (text, known) in enumerate([(prompt, 59), ([*prompt[:40], 1, 1, 2], 40), (proposal.tokens * 9, 0)], 1):
+        one = session(number, count=9, gamma=3, prompt=text, rule=MATCH)
+        assert drafter.begin(one) == known
+        assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedCoins(0), one.params, text, 3)
+        drafter.end(one)
+    stranger = session(9, count=9, gamma=3, prompt=prompt, rule=MATCH)
+    stranger.tenant = "somebody else"
+    assert drafter.begin(stranger) == 0
+
+
 def test_a_pass_serves_all_sessions_of_a_step():
     runtime = ToyRuntime(DRAFT, V)
     drafter = DraftModel(runtime)

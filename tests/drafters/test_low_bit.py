@@ -21,7 +21,7 @@ def tiny(weights: str, backend: str = "native") -> LoadedModel:
 
 @pytest.mark.parametrize("weights", ["f32", "bf16", "q8"])
 def test_answers_are_plain_decodings(weights):
-    engine = load(tiny(weights), drafter="low_bit")
+    engine = load(tiny(weights), drafter="low_bit", controller="fixed")
     params = [SamplingParams(temperature=t, seed=i, max_tokens=24, ignore_eos=True) for i, t in enumerate((0, 0, 1))]
     drafted = engine.generate(PROMPTS, params)
     alone = [engine.generate(prompt, p, gamma=0) for prompt, p in zip(PROMPTS, params, strict=True)]
@@ -34,13 +34,13 @@ def test_answers_are_plain_decodings(weights):
 
 @pytest.mark.parametrize("accept", ["ratio", "block"])
 def test_greedy_answers_are_the_same_under_every_rule(accept):
-    engine = load(tiny("f32"), drafter="low_bit", accept=accept)
+    engine = load(tiny("f32"), drafter="low_bit", controller="fixed", accept=accept)
     params = SamplingParams(max_tokens=24, ignore_eos=True)
     assert engine.generate(PROMPTS[0], params).token_ids == engine.generate(PROMPTS[0], params, gamma=0).token_ids
 
 
 def test_a_torch_target_may_have_it_too():
-    engine = load(tiny("f32", "torch"), drafter="low_bit")
+    engine = load(tiny("f32", "torch"), drafter="low_bit", controller="fixed")
     params = SamplingParams(max_tokens=16, ignore_eos=True)
     result = engine.generate(PROMPTS[0], params)
     assert result.report.accepted > 0 and not result.report.warnings
@@ -55,7 +55,7 @@ def test_bits_of_a_weight_scales_included():
 
 def test_a_target_of_few_bits_is_refused():
     with pytest.raises(DrafterError, match=r"5\.\d bits a weight already.*bf16 or q8"):
-        load(tiny("q4"), drafter="low_bit")
+        load(tiny("q4"), drafter="low_bit", controller="fixed")
 
 
 def test_without_a_file_there_is_nothing_to_round():

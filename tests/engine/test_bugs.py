@@ -32,7 +32,7 @@ def test_reduced_precision_is_the_same_everywhere_where_rows_keep_their_bits():
     target = load_model(resolve("tiny"), weights="bf16", threads=1)
     if not target.runtime.capabilities().row_invariant:
         pytest.skip("the kernels are not built, and torch's passes of one and of several rows round differently")
-    engine = load(target, model("tiny-draft"))
+    engine = load(target, model("tiny-draft"), controller="fixed")
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     expected = engine.generate(CODE, params, gamma=0).token_ids
     assert [engine.generate(CODE, params, gamma=gamma).token_ids for gamma in (1, 2, 3, 5, 8, 16)] == [expected] * 6
@@ -59,7 +59,7 @@ def test_vocabularies_padded_to_other_sizes(tmp_path, ours, theirs, accept):
         head[size:] = 50 * head[: head.shape[0] - size]
 
     target, draft = made(tmp_path / "target", 1, ours, shout), made(tmp_path / "draft", 2, theirs, shout)
-    engine, own = load(target, draft, accept=accept), load(target, target, accept=accept)
+    engine, own = (load(target, one, accept=accept, controller="fixed") for one in (draft, target))
     size = target.tokenizer.size
     for temperature in (0.0, 1.0):
         params = SamplingParams(temperature=temperature, seed=1, max_tokens=40, ignore_eos=True)
@@ -76,7 +76,7 @@ def test_exact_ties_go_to_the_lower_id_in_passes_of_any_size(tmp_path):
     def twins(weights, size):
         weights["lm_head.weight"][1:size:2] = weights["lm_head.weight"][0 : size - 1 : 2]
 
-    engine = load(*[made(tmp_path / "target", 1, 0, twins)] * 2)
+    engine = load(*[made(tmp_path / "target", 1, 0, twins)] * 2, controller="fixed")
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     plain = engine.generate(CODE, params, gamma=0).token_ids
     assert all(token % 2 == 0 for token in plain) and len(set(plain)) > 2

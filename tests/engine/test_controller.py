@@ -175,7 +175,7 @@ def test_a_long_prompt_before_a_short_answer_is_not_read_by_the_draft():
 
 
 def test_a_long_answer_makes_a_long_prompt_worth_reading_in_the_end():
-    nodes = run(0.95, prompt=3000, tokens=1500).nodes
+    nodes = run(0.95, prompt=5000, tokens=1500).nodes
     began = next(i for i, n in enumerate(nodes) if n)
     assert 20 < began < 1000
 
@@ -294,3 +294,14 @@ def test_explanations_say_what_was_and_what_plain_would_have_been(engine):
     told = " ".join(explain(result.report, result.origins))
     assert f"Drafts agree {result.report.alpha:.0%}" in told and "plain decoding would have taken" in told
     assert "this is plain decoding" in " ".join(explain(engine.generate(PROMPTS[0], PARAMS, gamma=0).report))
+
+
+def test_short_answers_teach_it_not_to_read_prompts():
+    controller = auto()
+    reads = []
+    for number in range(12):
+        drafts = {"draft": by_chance(0.9, number)}
+        found = simulate(drafts, Truth(TARGET, {"draft": DRAFT}), 10, prompt=1500, limit=300, controller=controller,
+                         number=number)  # fmt: skip
+        reads.append(sum(found.nodes) > 0)
+    assert reads[0] and sum(reads[6:]) <= 2  # what was saved up is still spent on trying

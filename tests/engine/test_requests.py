@@ -21,7 +21,8 @@ LONG = "class Tree:\n    def __init__(self):\n        self.root = None\n" * 3
 
 
 def engine(**options):
-    return outpace.load(model("tiny"), draft=model("tiny-draft"), drafter="draft_model,lookup", **options)
+    pair = {"target": model("tiny"), "draft": model("tiny-draft"), "drafter": "draft_model,lookup"}
+    return outpace.load(**pair, controller="fixed", **options)
 
 
 def drain(one: outpace.Engine, streams) -> list[list[outpace.Event]]:

@@ -37,8 +37,8 @@ def new_engine(
     end_tokens: Collection[int] | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Engine:
-    """``drafter`` "own": the target drafts for itself. Lookup drafts after a match of one token already,
-    so that every prompt drafts something."""
+    """``drafter`` "own": the target drafts for itself. Lookup drafts after a match of one token already, so that
+    every prompt drafts something. No controller, so that counts are the same every time."""
     target = model("tiny", context, backend)
     if end_tokens is not None:
         target = dataclasses.replace(target, end_tokens=frozenset(end_tokens))
@@ -49,6 +49,7 @@ def new_engine(
         target,
         model(draft, draft_context, backend) if draft else None,
         drafter="draft_model" if draft else drafter,
+        controller="fixed",
         accept=accept,
         max_batch=max_batch,
         options=options,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .. import drafters
 from ..core.cache import KVCache
+from ..core.prefixes import shared_length
 from ..core.protocols import Runtime
 from ..core.types import Chunk, SamplingParams
 from ..engine.build import load
@@ -22,7 +23,6 @@ from ..engine.engine import Engine
 from ..engine.stream import Result
 from ..models.loading import LoadedModel
 from ..sampling.coins import gumbel_noise
-from ..sampling.penalties import shared_length
 from ..sampling.pipeline import Pipeline
 from .checks import Check, Options
 
@@ -213,7 +213,7 @@ def _with(params: SamplingParams, **changes: int) -> SamplingParams:
 
 def _engine(target: LoadedModel, draft: LoadedModel | None, drafter: str, accept: str, batch: int) -> Engine:
     eager = {"min_match": 1} if drafter == "lookup" else None  # so that every prompt drafts something
-    return load(target, draft, drafter=drafter, accept=accept, max_batch=batch, options=eager)
+    return load(target, draft, drafter=drafter, controller="fixed", accept=accept, max_batch=batch, options=eager)
 
 
 def first_difference(

@@ -161,6 +161,7 @@ def run_case(seed: int, number: int) -> list[str]:
         target,
         _tiny(draft, one.draft_context) if drafters.module(drafter).NEEDS_DRAFT else None,
         drafter=drafter,
+        controller="fixed",
         accept=one.accept,
         max_batch=one.max_batch,
         options={"min_match": 1} if one.drafter == "lookup" else None,

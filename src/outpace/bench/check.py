@@ -32,7 +32,7 @@ torch.set_num_threads(int(sys.argv[4]))
 import outpace
 target, draft, tokens = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
 start = time.perf_counter()
-engine = outpace.load(target, draft, threads=int(sys.argv[4]))
+engine = outpace.load(target, draft, gamma=4, threads=int(sys.argv[4]))
 loaded = time.perf_counter() - start
 prompts = ["def add(a, b):", "import os\\nimport sys\\n\\n\\ndef main(", "The cat sat on the mat. The dog sat on the"]
 found = {"load": [loaded]}

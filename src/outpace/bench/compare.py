@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from .. import __version__
+from ..core.prefixes import shared_length
 from ..core.types import SamplingParams
 from ..engine.engine import Engine, Prompt
 from ..engine.stream import Result
-from ..sampling.penalties import shared_length
 
 
 @dataclass(frozen=True)

@@ -110,13 +110,15 @@ def simulate(
     gamma: int = 16,
     drafter: str | None = None,
     prompt: int = 1,
+    known: int = 0,
     limit: int | None = None,
     number: int = 0,
     noise: Callable[[], float] = lambda: 1.0,
 ) -> Outcome:
     """Decode an answer of ``tokens`` tokens behind a prompt of ``prompt``, with ``gamma`` nodes a round, or as many
-    of these as ``controller`` decides. ``limit``: tokens the answer was allowed, ``number``: the session's,
-    ``noise``: a factor for the seconds of each part of a round."""
+    of these as ``controller`` decides. ``known``: tokens of the prompt that nobody needs to read any more. ``limit``:
+    tokens the answer was allowed. ``number``: the session's. ``noise``: a factor for the seconds of each part of a
+    round."""
     most = tokens if limit is None else limit
     nobody: Any = None  # a simulated session has no logits, coins or rule
     session = Session(
@@ -131,9 +133,10 @@ def simulate(
         drafters=dict.fromkeys(drafts, nobody),
         drafter_name=drafter or next(iter(drafts), ""),
         adaptive=controller is not None,
+        known=dict.fromkeys(drafts, known),
     )
-    report, read = session.report, dict.fromkeys(drafts, 0)
-    report.seconds_prefill = seconds = truth.prefill(prompt)
+    report, read = session.report, dict.fromkeys(drafts, known)
+    report.seconds_prefill = seconds = truth.prefill(prompt - known)
     first, nodes = 0.0, []
     while report.emitted < tokens:
         position, text = report.emitted, len(session.tokens)

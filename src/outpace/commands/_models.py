@@ -21,10 +21,11 @@ def add_model_arguments(
 
     group = _add_names(parser, default, title)
     group.add_argument("--drafter", metavar="NAME[,NAME]", help=f"how to draft: {', '.join(drafters.names())} "
-                       "(draft_model, or lookup without a draft)")  # fmt: skip
-    group.add_argument("--gamma", type=int, metavar="N", help="tokens drafted a round, at most; 0 is plain decoding")
+                       "(draft_model and lookup)")  # fmt: skip
+    group.add_argument("--gamma", type=int, metavar="N", help="tokens drafted a round, the controller's choice if not "
+                       "given; 0 is plain decoding")  # fmt: skip
     group.add_argument("--controller", choices=("auto", "fixed"), help="auto: draft as much as pays, in every round; "
-                       "fixed: --gamma tokens (fixed)")  # fmt: skip
+                       "fixed: always as many (auto)")  # fmt: skip
     group.add_argument("--plan", metavar="FILE", help="the settings that `outpace tune` found; other options go before")
     group.add_argument("--accept", choices=verify.names(), default="match", help="acceptance rule (match)")
     group.add_argument(
@@ -82,7 +83,7 @@ def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more
     """
     from .. import drafters
     from ..core.errors import ParameterError
-    from ..engine.build import load
+    from ..engine.build import default_drafters, load
 
     believed = follow_plan(args) if args.plan else None
     set_threads(args.threads)
@@ -91,7 +92,8 @@ def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more
     draft = args.draft
     if draft is None and (not names or any(drafters.module(name).NEEDS_DRAFT for name in names)):
         draft = catalogue_draft(target)
-    chosen = names or ["draft_model" if draft is not None else "lookup"]
+    controller = args.controller or "auto"
+    chosen = names or default_drafters(draft is not None, controller == "auto" and args.gamma is None)
     options = {}
     for name, field in _drafter_options():
         value = getattr(args, f"{name}.{field.name}")
@@ -101,7 +103,7 @@ def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more
             raise ParameterError(f"--{name}-{field.name.replace('_', '-')} belongs to the drafter {name!r}, "
                                  f"but {', '.join(chosen)} is used")  # fmt: skip
         options[field.name] = value
-    return load(target, draft, drafter=names or None, gamma=args.gamma, controller=args.controller or "fixed",
+    return load(target, draft, drafter=names or None, gamma=args.gamma, controller=controller,
                 believed=believed, accept=args.accept, weights=args.weights,
                 draft_weights=args.draft_weights, draft_head=args.draft_head, backend=args.backend,
                 threads=args.threads, context=args.context, options=options, **more)  # type: ignore[arg-type]  # fmt: skip

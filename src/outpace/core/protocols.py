@@ -80,6 +80,7 @@ class Session:
     adaptive: bool = False
     stop_below: float = 0.0  # stop drafting once the path so far stands with less probability than this
     prediction: Sequence[int] = ()  # token ids that the caller expects as the answer
+    known: dict[str, int] = field(default_factory=dict)  # tokens of the prompt that a drafter had read at the start
     tenant: str = ""  # whose request this is: nothing learnt from one tenant's text serves another
     origins: list[str] = field(default_factory=list)
     """Of each generated token: the source of the draft that stood, or "correction", "bonus" or "plain"."""
@@ -128,8 +129,9 @@ class Drafter(Protocol):
 
     needs: Sequence[str]  # features of the target that read() and observe() want
 
-    def begin(self, session: Session) -> None:
-        """A session was admitted; its prompt is not read yet. Must be cheap: drafters catch up when they propose."""
+    def begin(self, session: Session) -> int | None:
+        """A session was admitted; its prompt is not read yet. Must be cheap: drafters catch up when they propose.
+        Returns how many tokens of the prompt it has to read no more, where there are any."""
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         """One proposal a session, of at most its budget of nodes. Every token drawn is submitted."""
@@ -170,3 +172,4 @@ class Parts:
     draft: Runtime | None = None  # for drafters that say NEEDS_DRAFT
     target_model: Any = None
     draft_model: Any = None
+    prefix_bytes: int = 0  # memory for a draft's keys and values of ended requests

@@ -9,6 +9,7 @@ from time import perf_counter
 from torch import Tensor
 
 from ..core.errors import DrafterError
+from ..core.prefixes import Prefixes
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, Verdict
 from ._extending import Start
@@ -39,16 +40,20 @@ class DraftModel:
 
     needs: Sequence[str] = ()
 
-    def __init__(self, runtime: Runtime, lookup: Lookup | None = None) -> None:
+    def __init__(self, runtime: Runtime, lookup: Lookup | None = None, prefix_bytes: int = 0) -> None:
+        """``prefix_bytes``: memory for what it has read of ended requests, for those that begin alike."""
         self._runtime, self._lookup = runtime, lookup
         self._cache = runtime.new_cache()
+        self._prefixes = Prefixes(self._cache, prefix_bytes)
         self._states: dict[int, _State] = {}
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: Session) -> int:
         capacity = max(1, min(session.limit, self._runtime.context))
-        self._states[session.id] = _State(self._cache.open(capacity))
+        slot = self._prefixes.open(session.tokens[:-1], session.tenant, capacity)
+        self._states[session.id] = _State(slot, len(session.tokens))
         if self._lookup is not None:
             self._lookup.begin(session)
+        return self._cache.length(slot)
 
     def _read(self, slot: int, text: Sequence[int]) -> None:
         """Cache ``text`` as far as it is not cached yet and the draft's context allows."""
@@ -128,7 +133,7 @@ class DraftModel:
     def end(self, session: Session) -> None:
         state = self._states.pop(session.id, None)
         if state is not None:
-            self._cache.close(state.slot)
+            self._prefixes.close(state.slot, session.tokens[: state.base], session.tenant)
         if self._lookup is not None:
             self._lookup.end(session)
 
@@ -136,4 +141,4 @@ class DraftModel:
 def create(config: Config, parts: Parts) -> Drafter:
     if parts.draft is None:
         raise DrafterError("the drafter 'draft_model' needs a draft model: name one with --draft")
-    return DraftModel(parts.draft, Lookup(LookupConfig()) if config.lookup else None)
+    return DraftModel(parts.draft, Lookup(LookupConfig()) if config.lookup else None, parts.prefix_bytes)

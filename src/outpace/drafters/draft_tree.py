@@ -14,6 +14,7 @@ from time import perf_counter
 from torch import Tensor
 
 from ..core.errors import DrafterError, ParameterError
+from ..core.prefixes import Prefixes
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from ._tree import Tree, grow
@@ -53,15 +54,18 @@ class DraftTree:
 
     needs: Sequence[str] = ()
 
-    def __init__(self, runtime: Runtime, config: Config, trees: bool = True) -> None:
-        """``trees`` False: chains, for targets that take no trees."""
+    def __init__(self, runtime: Runtime, config: Config, trees: bool = True, prefix_bytes: int = 0) -> None:
+        """``trees`` False: chains, for targets that take no trees. ``prefix_bytes``: as :class:`DraftModel`'s."""
         self._runtime, self._config, self._trees = runtime, config, trees
         self._cache = runtime.new_cache()
+        self._prefixes = Prefixes(self._cache, prefix_bytes)
         self._slots: dict[int, int] = {}
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: Session) -> int:
         spare = self._config.depth * self._config.width
-        self._slots[session.id] = self._cache.open(min(session.limit, self._runtime.context) + spare)
+        room = min(session.limit, self._runtime.context) + spare
+        self._slots[session.id] = slot = self._prefixes.open(session.tokens[:-1], session.tenant, room)
+        return self._cache.length(slot)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         growing = []
@@ -121,7 +125,7 @@ class DraftTree:
     def end(self, session: Session) -> None:
         slot = self._slots.pop(session.id, None)
         if slot is not None:
-            self._cache.close(slot)
+            self._prefixes.close(slot, session.tokens, session.tenant)
 
 
 def create(config: Config, parts: Parts) -> Drafter:
@@ -130,4 +134,4 @@ def create(config: Config, parts: Parts) -> Drafter:
     trees = parts.target is None or parts.target.capabilities().trees
     if not parts.draft.capabilities().trees and config.width > 1:
         raise DrafterError("the draft model takes no trees; draft_tree needs width 1 with it")
-    return DraftTree(parts.draft, config, trees)
+    return DraftTree(parts.draft, config, trees, parts.prefix_bytes)

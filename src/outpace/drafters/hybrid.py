@@ -90,9 +90,8 @@ class Hybrid:
         self._gammas = tuple((gammas or {}).items())
         self._rounds: dict[int, _Tree] = {}
 
-    def begin(self, session: Session) -> None:
-        for _, member in self._members:
-            member.begin(session)
+    def begin(self, session: Session) -> int:
+        return max(member.begin(session) or 0 for _, member in self._members)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         trees, most = [_Tree() for _ in sessions], dict(self._gammas)

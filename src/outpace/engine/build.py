@@ -29,7 +29,7 @@ def load(
     *,
     drafter: str | Sequence[str] | None = None,
     gamma: int | None = None,
-    controller: str = "fixed",
+    controller: str = "auto",
     believed: Mapping[str, float] | None = None,
     accept: str = "match",
     weights: str = "auto",
@@ -47,16 +47,17 @@ def load(
 
     ``target``, ``draft``: a catalogue name, a GGUF file, a Hugging Face directory, or a loaded model.
     ``drafter``: a module of ``outpace.drafters``, or several (a list, or "a,b"): the first one drafts, the others for
-    requests that name them; by default ``draft_model`` when a draft is given and ``lookup`` otherwise. ``gamma``:
-    drafted tokens a round (each drafter's own default when None). ``controller``: "auto" decides in each round how many
-    tokens are drafted, and by which of the drafters, for requests that name no gamma (needs ``gamma`` None, and a
-    few seconds at the first load of a model, to measure its passes); "fixed" drafts ``gamma`` tokens every round.
+    requests that name them; by default ``draft_model`` when a draft is given, and ``lookup`` otherwise or where the
+    controller may choose it. ``gamma``: drafted tokens a round, the controller's choice if None. ``controller``: "auto"
+    decides in each round how many tokens are drafted, and by which of the drafters, for requests that name no gamma
+    (it needs a few seconds at the first load of a model, to measure its passes); "fixed" drafts ``gamma`` tokens in
+    every round, or as many as the drafter has by default, and a ``gamma`` here means the same.
     ``believed``: the share of a drafter's guesses that the controller expects to stand, before it has seen any.
     ``accept``: a module of ``outpace.verify``. ``weights``, ``backend``, ``threads`` and ``context`` are the
     target's, see :func:`outpace.models.loading.load_model`; ``draft_weights`` and ``draft_head`` the draft's, see
     :func:`outpace.models.loading.load_draft`. ``max_batch``: sessions that share a pass. ``prefix_bytes``: memory for
-    keys and values of ended requests, which those that begin alike reuse. ``kv_bytes``: memory for keys and values
-    in all; requests wait for room. ``options``: fields of the drafters' Configs.
+    keys and values of ended requests, which those that begin alike reuse; a draft model may have as much.
+    ``kv_bytes``: memory for keys and values in all; requests wait for room. ``options``: fields of drafters' Configs.
     Raises ModelError, VocabularyError, CatalogueError, ParameterError.
     """
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
@@ -64,7 +65,8 @@ def load(
     if controller not in CONTROLLERS:
         raise ParameterError(f"controller must be one of {', '.join(CONTROLLERS)}, not {controller!r}")
     verify.rule(accept)
-    names = _names(drafter, draft is not None)
+    adaptive = controller == "auto" and gamma is None
+    names = _names(drafter) if drafter is not None else default_drafters(draft is not None, adaptive)
     modules = {name: drafters.module(name) for name in names}
     if draft is not None and not any(module.NEEDS_DRAFT for module in modules.values()):
         raise ParameterError(f"the drafter {names[0]!r} takes no draft model, but one was given")
@@ -90,6 +92,7 @@ def load(
         draft=drafting.runtime if drafting else None,
         target_model=model,
         draft_model=drafting,
+        prefix_bytes=prefix_bytes,
     )
     library = open_library()
     return Engine(
@@ -100,7 +103,7 @@ def load(
         gammas={name: config.gamma for name, config in configs.items()},
         max_batch=max_batch,
         sampler=Sampler(library) if library else None,
-        controller=_controller(modules, model, drafting, believed) if controller == "auto" and gamma is None else None,
+        controller=_controller(modules, model, drafting, believed) if adaptive and names != ["none"] else None,
         prefix_bytes=prefix_bytes,
         kv_bytes=kv_bytes,
     )
@@ -118,10 +121,13 @@ def _controller(
     return AutoController(pass_costs(model), behind, believed)
 
 
-def _names(drafter: str | Sequence[str] | None, has_draft: bool) -> list[str]:
+def default_drafters(has_draft: bool, adaptive: bool) -> list[str]:
+    """Those that are loaded where none is named. ``adaptive``: a controller chooses among them."""
+    return [*(["draft_model"] if has_draft else []), *(["lookup"] if adaptive or not has_draft else [])]
+
+
+def _names(drafter: str | Sequence[str]) -> list[str]:
     """Names of the drafters, the default one first."""
-    if drafter is None:
-        return ["draft_model" if has_draft else "lookup"]
     names = [name.strip() for name in drafter.split(",")] if isinstance(drafter, str) else list(drafter)
     if not names or len(set(names)) < len(names):
         raise ParameterError(f"drafter must name one drafter or several different ones, not {drafter!r}")

@@ -22,11 +22,12 @@ from ..core.types import Proposal, RoundSeconds, Verdict
 from .acceptance import Acceptance, Guess
 from .allocation import Option, Share, plain, share
 from .costs import PassCosts
+from .lengths import Lengths
 from .timing import Prices
 
 _MARGIN = 1.02  # drafting must promise this much, or the round is plain
-_PAYS = 2.0  # reading the text must be expected to pay so many times over,
-_RISK, _RISK_PAYS = 0.08, 3.0  # or so many times where it takes more than this share of what the request takes plainly
+_PAYS = 1.2  # reading the text must be expected to pay so many times over,
+_SLOWER, _RISK = 0.03, 0.4  # and make the request slower than plain by this share with no more than this chance
 _OWN_TIME = 0.02  # of the seconds that pass, at most, that deciding and learning may take
 _CREDIT = 0.01  # of the seconds that passed, for trying what is not the best
 _SAVED_CREDIT = 0.05  # and of the seconds that drafting has saved
@@ -35,8 +36,7 @@ _CHECK_EVERY = 64  # rounds after which a plain one shows again what plain decod
 _TRY_AGAIN = 8  # rounds before a drafter is tried again, twice as many after each try
 _TRY_NODES = 2
 _LONGEST_WAIT = 64
-_ANSWER = 128.0  # tokens of an answer, before any has ended
-_BELIEVED = 0.75  # P(a draft stands) of a drafter never seen at work
+_BELIEVED = 0.7  # P(a draft stands) of a drafter never seen at work
 _TENANTS = 256
 
 
@@ -45,8 +45,7 @@ class _Tenant:
     """What the requests of one tenant have shown together."""
 
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
-    answer: float = _ANSWER
-    answers: int = 0
+    lengths: Lengths = field(default_factory=Lengths)
     credit: float = 0.0  # seconds that may be lost by trying
 
 
@@ -172,9 +171,14 @@ class AutoController:
         """Seconds a token that drafting in this way saves; 0 when reading the text first would not pay."""
         saved = 1 / without.rate - 1 / found.rate
         reading = self.prices.reading(option.drafter, self._behind(session, one, option.drafter))
-        to_come = self._to_come(session, one)
-        risky = reading > _RISK * (session.report.seconds_prefill + to_come / without.rate)
-        return saved if saved * to_come > (_RISK_PAYS if risky else _PAYS) * reading else 0.0
+        if saved <= 0 or reading <= 0:
+            return max(0.0, saved)
+        left, done = session.limit - len(session.tokens), len(session.tokens) - session.prompt_length
+        to_come = [(1.0, left)] if session.params.ignore_eos else one.tenant.lengths.to_come(done, left)
+        passed = session.report.seconds_prefill + done / without.rate
+        risk = sum(p for p, n in to_come if reading - saved * n > _SLOWER * (passed + n / without.rate))
+        pays = saved * sum(p * n for p, n in to_come) > _PAYS * reading
+        return saved if pays and risk <= _RISK else 0.0
 
     def _try(self, options: list[Option], i: int, others: Sequence[Option], usual: float, one: _Known) -> Option | None:
         """A drafter that is not the best as far as is known, when what it may lose against the ``usual`` tokens a
@@ -198,16 +202,6 @@ class AutoController:
     def _behind(self, session: Session, one: _Known, name: str) -> int:
         return len(session.tokens) - one.read.get(name, 0)
 
-    @staticmethod
-    def _to_come(session: Session, one: _Known) -> float:
-        """Tokens that the answer is expected to have still. Of answers that are longer than usual already, as many
-        again (what has lasted, lasts)."""
-        left = session.limit - len(session.tokens)
-        if session.params.ignore_eos:
-            return left
-        done = len(session.tokens) - session.prompt_length
-        return min(left, max(one.tenant.answer - done, done, 8))
-
     def observe(
         self,
         sessions: Sequence[Session],
@@ -226,9 +220,7 @@ class AutoController:
                 self._learn_reading(session, one)
                 one.read[session.drafter_name] = one.text + len(verdict.path)
             if session.finish in ("stop", "length"):
-                one.tenant.answers += 1
-                off = len(session.tokens) - session.prompt_length - one.tenant.answer
-                one.tenant.answer += off * max(0.05, 1 / (one.tenant.answers + 4))
+                one.tenant.lengths.add(len(session.tokens) - session.prompt_length)
         self._rest -= sum(seconds[:4])
         if self._fresh:
             self._learn(rounds, seconds)
@@ -289,7 +281,7 @@ class AutoController:
         if one is None or one.alive() is not session:
             # Sessions end in many ways, and only some of them are seen from here.
             alive = weakref.ref(session, functools.partial(_forget, self._known, session.id))
-            one = self._known[session.id] = _Known(self._tenant(session.tenant), alive)
+            one = self._known[session.id] = _Known(self._tenant(session.tenant), alive, read=dict(session.known))
         return one
 
     def _tenant(self, name: str) -> _Tenant:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..core.cache import KVCache
 from ..core.errors import DrafterError
+from ..core.prefixes import Prefixes
 from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, RoundSeconds, Verdict
-from .prefixes import Prefixes
 
 logger = logging.getLogger("outpace")
 
@@ -81,18 +81,21 @@ class Loop:
             # A drafter that wants features wants those of the whole prompt.
             reuse = not any(drafter.needs for drafter in session.drafters.values())
             session.cache = self.cache
-            session.slot = self.prefixes.open(session) if reuse else self.cache.open(max(1, session.limit))
+            room = max(1, session.limit)
+            session.slot = self.prefixes.open(session.tokens[:-1] if reuse else [], session.tenant, room)
+            session.report.prompt_cached = self.cache.length(session.slot)
             if session.gamma > 0:
                 for name in list(session.drafters):
                     try:
-                        session.drafters[name].begin(session)
+                        session.known[name] = session.drafters[name].begin(session) or 0
                     except Exception as error:  # whatever a drafter does, the target still answers
                         self._switch_off(session, name, error)
 
     def release(self, session: Session) -> None:
         """Free what the session holds; safe at any point after admit."""
         if session.slot >= 0:
-            self.prefixes.close(session)
+            text = session.tokens if session.error is None else []
+            self.prefixes.close(session.slot, text, session.tenant)
             session.slot = -1
         for drafter in session.drafters.values():
             self._end(drafter, session)

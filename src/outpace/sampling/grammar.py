@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ConstraintError, ParameterError
+from ..core.prefixes import shared_length
 from ..core.types import Constraint
-from .penalties import shared_length
 
 _MASKS = 24  # masks remembered behind the newest: a draft's round is checked with the masks that it drew with
 _SETS = 16  # different masks kept as ids: most places within a string share one

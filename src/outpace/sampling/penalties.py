@@ -8,22 +8,13 @@ transformers applies it: tokens of the prompt count too, and a negative logit is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress, count
-from operator import ne
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.prefixes import shared_length
 from ..core.types import SamplingParams
-
-
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many first tokens two sequences share."""
-    shortest = min(len(one), len(other))
-    if one[:shortest] == other[:shortest]:  # the common case: one continues the other
-        return shortest
-    return next(compress(count(), map(ne, one, other)), shortest)
 
 
 class Penalties:

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...core.prefixes import shared_length
 from ...core.types import Chunk
 from ...models.checkpoint import Checkpoint
 from ...models.loading import LoadedModel, load_model
-from ...sampling.penalties import shared_length
 from .laws import Evidence, Prefix, Sample, against_law, two_samples
 from .process import Draws
 

@@ -1,0 +1,75 @@
+"""Cached beginnings: what ended requests leave behind for those that begin alike."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import compress, count
+from operator import ne
+
+from .cache import KVCache
+
+_SHORTEST = 16  # tokens in common from which a copy is worth making
+
+
+def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many first tokens two sequences share."""
+    shortest = min(len(one), len(other))
+    if one[:shortest] == other[:shortest]:  # the common case: one continues the other
+        return shortest
+    return next(compress(count(), map(ne, one, other)), shortest)
+
+
+class Prefixes:
+    """Slots of ended requests, the least recently used given up first. One tenant's never serve another.
+
+    ``most_bytes``: of keys and values that are kept; 0 keeps none.
+    """
+
+    def __init__(self, cache: KVCache, most_bytes: int) -> None:
+        self._cache, self._most = cache, most_bytes
+        self._entries: OrderedDict[int, tuple[str, list[int]]] = OrderedDict()  # by slot: tenant, cached tokens
+
+    @property
+    def slots(self) -> int:
+        """Slots held for later requests."""
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of their keys and values."""
+        return sum(self._cache.slot_bytes(slot) for slot in self._entries)
+
+    def open(self, text: Sequence[int], tenant: str, capacity: int) -> int:
+        """A slot with room for ``capacity`` entries that already holds what an entry has in common with ``text``."""
+        best, shared = -1, _SHORTEST - 1
+        for slot, (owner, tokens) in self._entries.items():
+            if owner == tenant:
+                common = min(shared_length(tokens, text), capacity)
+                if common > shared:
+                    best, shared = slot, common
+        if best < 0:
+            return self._cache.open(capacity)
+        self._entries.move_to_end(best)
+        return self._cache.copy(best, shared, capacity)
+
+    def close(self, slot: int, text: Sequence[int], tenant: str) -> None:
+        """Take over the slot of a request that ends, whose first entries are those of ``text``; or free it."""
+        tokens = list(text[: self._cache.length(slot)])
+        if self._most > 0 and len(tokens) >= _SHORTEST:
+            for other, (owner, known) in list(self._entries.items()):
+                if owner == tenant and known == tokens[: len(known)]:
+                    self._drop(other)
+            # A copy, because the request's slot has room for all that it might have said.
+            self._entries[self._cache.copy(slot, len(tokens), len(tokens))] = (tenant, tokens)
+        self._cache.close(slot)
+        self.shrink(self._most)
+
+    def shrink(self, most_bytes: int) -> None:
+        """Give up entries until the rest fits ``most_bytes``."""
+        while self._entries and self.nbytes > most_bytes:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, slot: int) -> None:
+        del self._entries[slot]
+        self._cache.close(slot)
