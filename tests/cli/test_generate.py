@@ -136,7 +136,8 @@ def test_prompt_from_standard_input(answer, arguments, monkeypatch):
 
 
 def test_compare_json(answer):
-    found = answer("--raw", CODE, "--max-tokens", "12", "--compare", "--repeat", "2", "--temperature", "1")
+    options = ("--compare", "--repeat", "2", "--temperature", "1", "--gamma", "4")
+    found = answer("--raw", CODE, "--max-tokens", "12", *options)
     assert {"plain", "speculative", "speedup", "tokens_equal"} <= set(found)
     assert set(found["plain"]) == set(found["speculative"]) == REPORT
     assert found["tokens_equal"] is True and found["first_difference"] is None
