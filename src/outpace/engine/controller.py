@@ -130,30 +130,25 @@ class AutoController:
             for s, m, k in zip(sessions, most, known, strict=True)
         ]
         options = [Option(o.drafter, o.entries) if s.adaptive else o for s, o in zip(sessions, fixed, strict=True)]
-        chosen: Share | None
-        chosen = without = share(options, self.prices)
+        without = share(options, self.prices)
         self._once = False
+        choices: dict[int, list[Option]] = {}  # by session: what it may do besides decoding plainly
         for i, (session, one) in enumerate(zip(sessions, known, strict=True)):
-            if not session.adaptive or not most[i]:
-                continue
             # The first token waits for nothing: neither for a draft that reads the prompt nor for more rows.
-            if not session.report.emitted or one.unchecked >= _CHECK_EVERY:
+            if session.adaptive and most[i] and (not session.report.emitted or one.unchecked >= _CHECK_EVERY):
                 self._once = True
-                continue
-            choices = [self._option(session, one, name, most[i]) for name in session.drafters]
-            shares = [share([*options[:i], option, *options[i + 1 :]], self.prices) for option in choices]
-            gains = [self._gain(session, one, o, s, without) for o, s in zip(choices, shares, strict=True)]
-            best = max(range(len(choices)), key=gains.__getitem__)
-            waiting = [o for k, o in enumerate(choices) if k != best or gains[k] <= 0]
-            usual = shares[best].rate if gains[best] > 0 else without.rate
-            tried = self._try(options, i, waiting, usual, one)
+            elif session.adaptive and most[i]:
+                choices[i] = [self._option(session, one, name, most[i]) for name in session.drafters]
+        chosen = self._choose(sessions, known, options, choices, without)
+        for i, mine in choices.items():
+            waiting = [o for o in mine if o is not options[i]]
+            tried = self._try(options, i, waiting, chosen.rate, known[i])
             if tried is not None:
-                options[i], chosen, self._once = tried, None, True
-            elif gains[best] > 0:
-                options[i], chosen = choices[best], shares[best]
-                one.wait.pop(options[i].drafter, None)
-            session.drafter_name = options[i].drafter
-        if chosen is None or len(sessions) > 1:
+                options[i], self._once = tried, True
+            elif options[i] in mine:
+                known[i].wait.pop(options[i].drafter, None)
+            sessions[i].drafter_name = options[i].drafter
+        if any(option.least for option in options):
             chosen = share(options, self.prices)
         if not any(option.least for option in options) and chosen.rate < _MARGIN * without.rate:
             return without.nodes
@@ -167,18 +162,48 @@ class AutoController:
         standing, coming = self._acceptance(one, name).forecast(most) if most else ([], [])
         return Option(name, len(session.tokens) - 1, most, least, standing, coming)
 
-    def _gain(self, session: Session, one: _Known, option: Option, found: Share, without: Share) -> float:
-        """Seconds a token that drafting in this way saves; 0 when reading the text first would not pay."""
-        saved = 1 / without.rate - 1 / found.rate
+    def _choose(
+        self,
+        sessions: Sequence[Session],
+        known: Sequence[_Known],
+        options: list[Option],
+        choices: Mapping[int, Sequence[Option]],
+        best: Share,
+    ) -> Share:
+        """Put the options that are best together in the place of plain ones, and share out the round. Drafting alone
+        may not pay where drafting together does, because a draft's step serves all that take part: so all with the
+        same drafter come first, and then each on its own."""
+        plainly = list(options)
+        for name in dict.fromkeys(option.drafter for mine in choices.values() for option in mine):
+            trial = list(plainly)
+            for i, mine in choices.items():
+                trial[i] = next((option for option in mine if option.drafter == name), plainly[i])
+            found = share(trial, self.prices)
+            refused = [i for i in choices if not self._pays(sessions[i], known[i], trial[i], found, best)]
+            if refused and found.rate > best.rate:
+                for i in refused:
+                    trial[i] = plainly[i]
+                found = share(trial, self.prices)
+            if found.rate > best.rate:
+                options[:], best = trial, found
+        for i, mine in choices.items() if len(choices) > 1 else ():
+            for option in (option for option in mine if option is not options[i]):
+                found = share([*options[:i], option, *options[i + 1 :]], self.prices)
+                if found.rate > best.rate and self._pays(sessions[i], known[i], option, found, best):
+                    options[i], best = option, found
+        return best
+
+    def _pays(self, session: Session, one: _Known, option: Option, found: Share, without: Share) -> bool:
+        """Whether drafting in this way is worth what it takes to read the text first."""
+        saved = 1 / without.rate - 1 / found.rate  # seconds a token
         reading = self.prices.reading(option.drafter, self._behind(session, one, option.drafter))
         if saved <= 0 or reading <= 0:
-            return max(0.0, saved)
+            return saved > 0
         left, done = session.limit - len(session.tokens), len(session.tokens) - session.prompt_length
         to_come = [(1.0, left)] if session.params.ignore_eos else one.tenant.lengths.to_come(done, left)
         passed = session.report.seconds_prefill + done / without.rate
         risk = sum(p for p, n in to_come if reading - saved * n > _SLOWER * (passed + n / without.rate))
-        pays = saved * sum(p * n for p, n in to_come) > _PAYS * reading
-        return saved if pays and risk <= _RISK else 0.0
+        return risk <= _RISK and saved * sum(p * n for p, n in to_come) > _PAYS * reading
 
     def _try(self, options: list[Option], i: int, others: Sequence[Option], usual: float, one: _Known) -> Option | None:
         """A drafter that is not the best as far as is known, when what it may lose against the ``usual`` tokens a
