@@ -28,7 +28,7 @@ from .timing import Prices
 _MARGIN = 1.02  # drafting must promise this much, or the round is plain
 _PAYS = 1.2  # reading the text must be expected to pay so many times over,
 _SLOWER, _RISK = 0.03, 0.4  # and make the request slower than plain by this share with no more than this chance
-_OWN_TIME = 0.02  # of the seconds that pass, at most, that deciding and learning may take
+_OWN_TIME = 0.01  # of the seconds that pass, at most, that deciding and learning may take
 _CREDIT = 0.01  # of the seconds that passed, for trying what is not the best
 _SAVED_CREDIT = 0.05  # and of the seconds that drafting has saved
 _CREDIT_ROUNDS = 40  # plain rounds whose seconds may be saved up
