@@ -10,6 +10,7 @@ from operator import ne
 from .cache import KVCache
 
 _SHORTEST = 16  # tokens in common from which a copy is worth making
+_MOST = 256  # entries: each request is compared with all of them
 
 
 def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
@@ -67,7 +68,7 @@ class Prefixes:
 
     def shrink(self, most_bytes: int) -> None:
         """Give up entries until the rest fits ``most_bytes``."""
-        while self._entries and self.nbytes > most_bytes:
+        while len(self._entries) > _MOST or (self._entries and self.nbytes > most_bytes):
             self._drop(next(iter(self._entries)))
 
     def _drop(self, slot: int) -> None:

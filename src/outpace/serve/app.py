@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 
@@ -19,11 +20,13 @@ from .errors import ApiError, install
 from .guard import Guard
 from .metrics import CONTENT_TYPE, Counted, Metrics
 from .page import load_page
-from .plan import plan_chat, plan_completion
+from .plan import Plan, plan_chat, plan_completion
 from .requests import ChatRequest, CompletionRequest
 from .respond import respond
 from .settings import Settings
 from .worker import Job, Worker
+
+Body = TypeVar("Body", ChatRequest, CompletionRequest)
 
 _FAILURES: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": Failure, "description": "refused: the message says what to change"},
@@ -43,8 +46,10 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         worker.start()
-        yield
-        await worker.stop()
+        # Reading a request may mean compiling a grammar. Few threads: each keeps the memory of its greatest work.
+        with ThreadPoolExecutor(2, "outpace-read") as app.state.readers:
+            yield
+            await worker.stop()
 
     app = FastAPI(title="Outpace", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     install(app)
@@ -58,7 +63,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         200: {"model": ChatCompletion, "content": _STREAM}, **_FAILURES})  # fmt: skip
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         check_model(body.model)
-        plan = await asyncio.to_thread(plan_chat, engine, body, request.state.tenant)
+        plan = await _read(request, plan_chat, engine, body)
 
         async def shape(job: Job) -> ChatFormat:
             return ChatFormat(engine.target.tokenizer, len(plan.answers), plan.calls)
@@ -69,7 +74,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         200: {"model": TextCompletion, "content": _STREAM}, **_FAILURES})  # fmt: skip
     async def completions(body: CompletionRequest, request: Request) -> Response:
         check_model(body.model)
-        plan = await asyncio.to_thread(plan_completion, engine, body, request.state.tenant)
+        plan = await _read(request, plan_completion, engine, body)
         tokenizer = engine.target.tokenizer
 
         async def shape(job: Job) -> TextFormat:
@@ -136,3 +141,9 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Counted, metrics=metrics, paths=paths)
     return app
+
+
+async def _read(request: Request, plan: Callable[[Engine, Body, str], Plan], engine: Engine, body: Body) -> Plan:
+    """What a request asks for, worked out beside the event loop."""
+    readers = request.app.state.readers
+    return await asyncio.get_running_loop().run_in_executor(readers, plan, engine, body, request.state.tenant)
