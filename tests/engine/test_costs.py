@@ -76,13 +76,20 @@ def test_measured_costs_are_the_clocks(clock):
 
 
 def test_disturbed_passes_do_not_count(clock):
-    found = measure_passes(TimedRuntime(clock, lambda rows, cached: 1e-3 * rows, disturbed=4))
+    found = measure_passes(TimedRuntime(clock, lambda rows, cached: 1e-3 * rows, disturbed=7))
     assert found.seconds == pytest.approx([1e-3 * rows for rows in found.rows])
 
 
 def test_a_size_that_is_disturbed_every_time_costs_no_more_than_a_larger_one(clock):
-    found = measure_passes(TimedRuntime(clock, lambda rows, cached: 1e-3 * rows, disturbed=3))  # 3 divides the sweep
+    found = measure_passes(TimedRuntime(clock, lambda rows, cached: 9.0 if rows == 2 else 1e-3 * rows))
     assert found.of(2) == pytest.approx(found.of(3)) and found.of(3) == pytest.approx(3e-3)
+
+
+def test_a_machine_that_becomes_slower_between_passes_does_not_bend_the_curve(clock):
+    """One row in a fast moment and the others in slow ones would make rows look dear."""
+    cost = lambda rows, cached: (1e-3 + 1e-4 * rows) * (1.0 if clock.now < 4e-3 else 1.5)  # noqa: E731
+    found = measure_passes(TimedRuntime(clock, cost))
+    assert [found.relative(n) for n in (2, 4, 8)] == pytest.approx([1.2 / 1.1, 1.4 / 1.1, 1.8 / 1.1])
 
 
 def test_a_slow_model_is_not_measured_for_long(clock):

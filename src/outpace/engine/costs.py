@@ -73,24 +73,29 @@ class PassCosts:
 
 
 def measure_passes(runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_seconds: float = 3.0) -> PassCosts:
-    """Time passes over each number of rows, in turn, and keep the fastest of each: what disturbs a pass only ever
-    makes it slower. Takes about ``limit_seconds``, more where two sweeps take longer; numbers of rows that do not
-    come up within the time are left out."""
+    """Time passes over each number of rows, the first of which is 1, each beside a pass over one row. Takes about
+    ``limit_seconds``, more where two sweeps take longer; numbers of rows that do not come up within the time are left
+    out. What disturbs a pass only ever makes it slower, so the fastest pair counts; and of pairs only the ratio, since
+    a machine may be faster in one second than in the next, and one row must not have been measured in another one."""
     cached = min(_CACHED, runtime.context // 2)
     rows = [n for n in rows if n <= runtime.context - cached]
     cache, start = runtime.new_cache(), perf_counter()
-    best = dict.fromkeys(rows, math.inf)
     slot = _filled(cache, cached, max(rows))
     time_pass(runtime, cache, slot, 1)  # the first pass pays for buffers and page tables
+    pairs: dict[int, list[tuple[float, float]]] = {n: [] for n in rows[1:]}  # seconds of one row, and of n right after
+    ones = [time_pass(runtime, cache, slot, 1)]
     for sweep in range(_SWEEPS):
-        for n in rows:
-            if n > 1 and perf_counter() - start > limit_seconds and sweep >= (_LEAST_SWEEPS if n <= 8 else 0):
+        for n, found in pairs.items():
+            if perf_counter() - start > limit_seconds and sweep >= (_LEAST_SWEEPS if n <= 8 else 0):
                 break
-            best[n] = min(best[n], time_pass(runtime, cache, slot, n))
+            ones.append(time_pass(runtime, cache, slot, 1))
+            found.append((ones[-1], time_pass(runtime, cache, slot, n)))
     cache.close(slot)
-    seen = [n for n in rows if best[n] < math.inf]
+    seen, fastest = [1, *(n for n in rows[1:] if pairs[n])], max(min(ones), _LEAST_SECONDS)
+    best = {n: min(found, key=sum) for n, found in pairs.items() if found}
+    ratios = [1.0, *(many / max(one, _LEAST_SECONDS) for one, many in best.values())]
     # Nor does a pass cost more than one over more rows: where it seems to, every try of it was disturbed.
-    seconds = list(accumulate((max(best[n], _LEAST_SECONDS) for n in reversed(seen)), min))[::-1]
+    seconds = [max(fastest * ratio, _LEAST_SECONDS) for ratio in list(accumulate(reversed(ratios), min))[::-1]]
     one, more = _attention(runtime, cache, cached)
     return PassCosts(tuple(seen), tuple(seconds), cached, one, more)
 
@@ -180,6 +185,7 @@ def identify(model: LoadedModel) -> dict[str, object]:
         "context": runtime.context,
         "machine": machine(),
         "outpace": __version__,
+        "measured": "in pairs",
     }
 
 
