@@ -132,6 +132,7 @@ def test_numbers_that_are_none_are_refused(bad, temperature):
         {"presence_penalty": 2.1},
         {"frequency_penalty": -2.1},
         {"repetition_penalty": 0.0},
+        {"repetition_penalty": 5e-324},
         {"repetition_penalty": math.nan},
         {"logit_bias": {-1: 1.0}},
         {"logit_bias": {"7": 1.0}},

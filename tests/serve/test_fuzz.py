@@ -60,4 +60,6 @@ def test_a_few_of_everything(description, path, mode):
 @MODES
 @pytest.mark.parametrize("path", PATHS)
 def test_many_of_everything(description, path, mode):
+    if mode == GenerationMode.NEGATIVE and path not in PATHS[:2]:
+        pytest.skip("it takes nothing that could be wrong")
     fuzz(description, path, mode, 500, False)

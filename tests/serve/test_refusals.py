@@ -33,6 +33,7 @@ BAD_SAMPLING = [
     ("presence_penalty", {"presence_penalty": 2.1}),
     ("frequency_penalty", {"frequency_penalty": -2.1}),
     ("repetition_penalty", {"repetition_penalty": 0}),
+    ("repetition_penalty", {"repetition_penalty": 5e-324}),  # a logit divided by it is infinite
     ("response_format", {"response_format": {"type": "xml"}}),
     ("response_format.regex", {"response_format": {"type": "regex"}}),
     ("response_format.grammar", {"response_format": {"type": "grammar", "grammar": "x" * 70000}}),

@@ -307,8 +307,8 @@ class SamplingParams:
 
     ``presence_penalty`` is taken once from the logit of every token generated so far, ``frequency_penalty`` once for
     each time it was (-2 to 2; 0 is off). ``repetition_penalty`` divides the positive logits of tokens in the prompt or
-    the answer and multiplies their negative ones (1 is off). ``logit_bias``: token id to what is added to its logit,
-    -100 to 100. ``constraint``: what the whole answer must be. Raises ParameterError on impossible values.
+    the answer and multiplies their negative ones (0.01 to 100; 1 is off). ``logit_bias``: token id to what is added to
+    its logit, -100 to 100. ``constraint``: what the whole answer must be. Raises ParameterError on impossible values.
     """
 
     temperature: float = 0.0
@@ -342,7 +342,7 @@ class SamplingParams:
             _integer("logprobs", self.logprobs, 0)
         _number("presence_penalty", self.presence_penalty, -2, 2)
         _number("frequency_penalty", self.frequency_penalty, -2, 2)
-        _number("repetition_penalty", self.repetition_penalty, 0, 100, open_low=True)
+        _number("repetition_penalty", self.repetition_penalty, 0.01, 100)
         if not isinstance(self.logit_bias, Mapping):
             raise ParameterError(f"logit_bias must map token ids to numbers, not {self.logit_bias!r}")
         for token, bias in self.logit_bias.items():

@@ -113,7 +113,7 @@ class Sampled(Body):
     ignore_eos: bool | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = Field(default=None, description="1 is off")
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(default=None, description="1 is off")
     logit_bias: Biases | None = Field(default=None, description="token ids to what is added to their logits")
     response_format: ResponseFormat | None = None
     prediction: Prediction | None = None
