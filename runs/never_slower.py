@@ -55,9 +55,8 @@ OTHER = 0.0005  # seconds of a round besides passes
 GAMMAS = {"draft_model": range(1, 13), "lookup": (2, 4, 6, 8, 12, 16)}
 
 
-def mix(data: Path, each: int, longest: bool = False) -> Iterator[tuple[str, str]]:
-    """(category, prompt), the categories in turn, so that a run that is cut short has some of all. The shorter
-    prompts first (a long one's time says little about decoding), or those that this order has last."""
+def mix(data: Path, each: int) -> Iterator[tuple[str, str]]:
+    """(category, prompt), the categories in turn, so that a run that is cut short has some of all."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for line in (data / "spec_bench_60.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -66,7 +65,7 @@ def mix(data: Path, each: int, longest: bool = False) -> Iterator[tuple[str, str
         kinds["code"].append(json.loads(line)["prompt"])
     kinds["creative"] = list(CREATIVE)
     for prompts in kinds.values():
-        prompts.sort(key=len, reverse=longest)
+        prompts.sort(key=len)  # the shorter ones: a long prompt's time says little about decoding
     for i in range(each):
         yield from ((kind, prompts[i]) for kind, prompts in kinds.items() if i < len(prompts))
 
@@ -79,6 +78,7 @@ def collect(args: argparse.Namespace) -> None:
     target = load_model(resolve(args.target), weights=args.weights)
     draft = load_draft(resolve(args.draft))
     engine = load(target, draft, gamma=4)
+    other = engine.encode([{"role": "user", "content": "-"}] if target.chat_template else "-")
     with log.open("a", encoding="utf-8") as out:
         if not done:
             costs = {"target": asdict(pass_costs(target)), "draft": asdict(pass_costs(draft))}
@@ -95,7 +95,6 @@ def collect(args: argparse.Namespace) -> None:
             result = engine.generate(ids, SamplingParams(max_tokens=args.tokens))
             assert isinstance(result, Result)
             text = [*ids, *result.token_ids]
-            other = engine.encode([{"role": "user", "content": "-"}] if target.chat_template else "-")
             known = shared_length(ids[:-1], other)  # the template's beginning, which servers keep
             entry = {"kind": kind, "prompt": prompt, "prompt_tokens": len(ids), "known": known,
                      "tokens": len(result.token_ids), "limit": args.tokens,
@@ -233,7 +232,7 @@ def confirm(args: argparse.Namespace) -> None:
     for engine in engines.values():
         engine.generate("warm up", SamplingParams(max_tokens=8))
     params = SamplingParams(max_tokens=args.tokens)
-    prompts = list(mix(args.data, args.each, longest=args.longest))[args.skip :]
+    prompts = list(mix(args.data, args.each))[args.skip :]
     for number, (kind, prompt) in enumerate(prompts):
         if perf_counter() - start > args.seconds:
             print(f"stopped before prompt {number + args.skip}", file=sys.stderr)
@@ -296,7 +295,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--seconds", type=float, default=75.0, help="begin no prompt after so long")
     parser.add_argument("--skip", type=int, default=0)
-    parser.add_argument("--longest", action="store_true", help="the longest prompts instead of the shortest")
     parser.add_argument("--orders", type=int, default=8, help="random orders of the requests")
     parser.add_argument("--noise", type=float, default=0.05, help="of the clock in replays")
     args = parser.parse_args()

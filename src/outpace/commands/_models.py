@@ -21,7 +21,7 @@ def add_model_arguments(
 
     group = _add_names(parser, default, title)
     group.add_argument("--drafter", metavar="NAME[,NAME]", help=f"how to draft: {', '.join(drafters.names())} "
-                       "(draft_model and lookup)")  # fmt: skip
+                       "(draft_model with a draft, lookup without; both where the controller chooses)")  # fmt: skip
     group.add_argument("--gamma", type=int, metavar="N", help="tokens drafted a round, the controller's choice if not "
                        "given; 0 is plain decoding")  # fmt: skip
     group.add_argument("--controller", choices=("auto", "fixed"), help="auto: draft as much as pays, in every round; "

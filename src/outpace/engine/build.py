@@ -123,7 +123,9 @@ def _controller(
 
 def default_drafters(has_draft: bool, adaptive: bool) -> list[str]:
     """Those that are loaded where none is named. ``adaptive``: a controller chooses among them."""
-    return [*(["draft_model"] if has_draft else []), *(["lookup"] if adaptive or not has_draft else [])]
+    if not has_draft:
+        return ["lookup"]
+    return ["draft_model", "lookup"] if adaptive else ["draft_model"]
 
 
 def _names(drafter: str | Sequence[str]) -> list[str]:

@@ -134,10 +134,12 @@ class AutoController:
         self._once = False
         choices: dict[int, list[Option]] = {}  # by session: what it may do besides decoding plainly
         for i, (session, one) in enumerate(zip(sessions, known, strict=True)):
+            if not session.adaptive or not most[i]:
+                continue
             # The first token waits for nothing: neither for a draft that reads the prompt nor for more rows.
-            if session.adaptive and most[i] and (not session.report.emitted or one.unchecked >= _CHECK_EVERY):
+            if not session.report.emitted or one.unchecked >= _CHECK_EVERY:
                 self._once = True
-            elif session.adaptive and most[i]:
+            else:
                 choices[i] = [self._option(session, one, name, most[i]) for name in session.drafters]
         chosen = self._choose(sessions, known, options, choices, without)
         for i, mine in choices.items():
@@ -150,7 +152,7 @@ class AutoController:
             sessions[i].drafter_name = options[i].drafter
         if any(option.least for option in options):
             chosen = share(options, self.prices)
-        if not any(option.least for option in options) and chosen.rate < _MARGIN * without.rate:
+        elif chosen.rate < _MARGIN * without.rate:
             return without.nodes
         below = min(0.9, chosen.rate * max(0.0, chosen.more))
         for session in sessions:

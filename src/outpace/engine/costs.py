@@ -91,13 +91,12 @@ def measure_passes(runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_second
             ones.append(time_pass(runtime, cache, slot, 1))
             found.append((ones[-1], time_pass(runtime, cache, slot, n)))
     cache.close(slot)
-    seen, fastest = [1, *(n for n in rows[1:] if pairs[n])], max(min(ones), _LEAST_SECONDS)
-    best = {n: min(found, key=sum) for n, found in pairs.items() if found}
+    fastest, best = max(min(ones), _LEAST_SECONDS), {n: min(found, key=sum) for n, found in pairs.items() if found}
     ratios = [1.0, *(many / max(one, _LEAST_SECONDS) for one, many in best.values())]
     # Nor does a pass cost more than one over more rows: where it seems to, every try of it was disturbed.
     seconds = [max(fastest * ratio, _LEAST_SECONDS) for ratio in list(accumulate(reversed(ratios), min))[::-1]]
     one, more = _attention(runtime, cache, cached)
-    return PassCosts(tuple(seen), tuple(seconds), cached, one, more)
+    return PassCosts((1, *best), tuple(seconds), cached, one, more)
 
 
 def _attention(runtime: Runtime, cache: KVCache, cached: int) -> tuple[float, float]:

@@ -107,33 +107,27 @@ OP_INLINE bvec b_or(bvec a, bvec b) { return _mm256_or_si256(a, b); }
 OP_INLINE bvec b_shr(bvec v, int n) { return _mm256_srli_epi16(v, n); }
 OP_INLINE bvec b_shl(bvec v, int n) { return _mm256_slli_epi16(v, n); }
 
-/* As many products of `bits`-bit weights with int8 are summed in 16 bits as fit without saturation
- * (2 * 15 * 127 * 8 = 30480, 2 * 31 * 127 * 4 = 31496, 2 * 63 * 127 * 2 = 32004), then widened. 8-bit weights come
- * signed; their sign moves to x (2 * 128 * 127 = 32512 fits). */
-OP_INLINE ivec i_dot(const int bits, const int n, const bvec *w, const int32_t *x, ivec init) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    const int fit = bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
-    UNROLL for (int i = 0; i < n; i += fit) {
-        __m256i sum;
-        if (bits == 8) {
-            sum = _mm256_maddubs_epi16(_mm256_abs_epi8(w[i]), _mm256_sign_epi8(_mm256_set1_epi32(x[i]), w[i]));
-        } else {
-            sum = _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x[i]));
-            UNROLL for (int j = 1; j < fit; j++)
-                if (i + j < n)
-                    sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(w[i + j], _mm256_set1_epi32(x[i + j])));
-        }
-        init = _mm256_add_epi32(init, _mm256_madd_epi16(sum, ones));
-    }
-    return init;
-}
-
-/* Half a group, 4 weight registers, on top of `part`, and what the two halves come to: 4-bit weights stay in 16 bits
- * until the group is whole. */
+/* Half a group, 4 weight registers with x[4], on top of `part`; i_whole makes the sum of it once both halves are in.
+ * As many products of `bits`-bit weights with int8 are summed in 16 bits as fit without saturation, then widened: of 4
+ * bits those of the whole group (2 * 15 * 127 * 8 = 30480), of 5 four (2 * 31 * 127 * 4 = 31496), of 6 two
+ * (2 * 63 * 127 * 2 = 32004). 8-bit weights come signed; their sign moves to x (2 * 128 * 127 = 32512 fits). */
 OP_INLINE ivec i_half(const int bits, const bvec *w, const int32_t *x, ivec part) {
-    if (bits != 4) return i_dot(bits, 4, w, x, part);
-    UNROLL for (int i = 0; i < 4; i++)
-        part = _mm256_add_epi16(part, _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x[i])));
+    if (bits == 4) {
+        UNROLL for (int i = 0; i < 4; i++)
+            part = _mm256_add_epi16(part, _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x[i])));
+        return part;
+    }
+    const int fit = bits == 5 ? 4 : bits == 6 ? 2 : 1;
+    UNROLL for (int i = 0; i < 4; i += fit) {
+        __m256i sum = _mm256_setzero_si256();
+        UNROLL for (int j = i; j < i + fit; j++) {
+            const __m256i value = _mm256_set1_epi32(x[j]);
+            const __m256i size = bits == 8 ? _mm256_abs_epi8(w[j]) : w[j];
+            const __m256i signed_x = bits == 8 ? _mm256_sign_epi8(value, w[j]) : value;
+            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(size, signed_x));
+        }
+        part = _mm256_add_epi32(part, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+    }
     return part;
 }
 OP_INLINE ivec i_whole(const int bits, ivec part) {
@@ -177,17 +171,16 @@ OP_INLINE bvec b_or(bvec a, bvec b) { bvec r; BYTES(a.v[l] | b.v[l]); return r; 
 OP_INLINE bvec b_shr(bvec v, int n) { bvec r; BYTES(v.v[l] >> n); return r; }
 OP_INLINE bvec b_shl(bvec v, int n) { bvec r; BYTES(v.v[l] << n); return r; }
 
-OP_INLINE ivec i_dot(const int bits, const int n, const bvec *w, const int32_t *x, ivec init) {
+OP_INLINE ivec i_half(const int bits, const bvec *w, const int32_t *x, ivec part) {
     (void)bits;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < 4; i++) {
         int8_t q[4];
         memcpy(q, x + i, 4);
         for (int l = 0; l < VL; l++)
-            for (int j = 0; j < 4; j++) init.v[l] += w[i].v[4 * l + j] * q[j];
+            for (int j = 0; j < 4; j++) part.v[l] += w[i].v[4 * l + j] * q[j];
     }
-    return init;
+    return part;
 }
-OP_INLINE ivec i_half(const int bits, const bvec *w, const int32_t *x, ivec part) { return i_dot(bits, 4, w, x, part); }
 OP_INLINE ivec i_whole(const int bits, ivec part) {
     (void)bits;
     return part;
