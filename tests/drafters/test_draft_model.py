@@ -76,9 +76,11 @@ def test_a_text_that_begins_like_an_ended_one_is_read_from_there_on():
     drafter = DraftModel(ToyRuntime(TARGET, V), prefix_bytes=1 << 20)
     first = session(0, count=30, gamma=3, prompt=prompt, rule=MATCH)
     assert drafter.begin(first) == 0
-    proposal = drafter.propose([first], [3])[0]  # and the request is cancelled: its drafts were never judged
-    drafter.end(first)
-    for number, (text, known) in enumerate([(prompt, 59), ([*prompt[:40], 1, 1, 2], 40), (proposal.tokens * 9, 0)], 1):
+    proposal = drafter.propose([first], [3])[0]
+    first.tokens += [(token + 1) % V for token in proposal.tokens]  # refused, and it never came to know: its cache is
+    drafter.end(first)  # that of its drafts
+    texts = [(prompt, 59), ([*first.tokens, 1], 60), ([*prompt[:40], 1, 1, 2], 40), (proposal.tokens * 9, 0)]
+    for number, (text, known) in enumerate(texts, 1):
         one = session(number, count=9, gamma=3, prompt=text, rule=MATCH)
         assert drafter.begin(one) == known
         assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedCoins(0), one.params, text, 3)
