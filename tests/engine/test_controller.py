@@ -8,6 +8,7 @@ import random
 
 import pytest
 from tests.helpers.shipped import model
+from tests.helpers.toys import session
 
 from outpace import SamplingParams, load
 from outpace.bench.simulate import Truth, by_chance, simulate, speedup
@@ -305,3 +306,18 @@ def test_short_answers_teach_it_not_to_read_prompts():
                          number=number)  # fmt: skip
         reads.append(sum(found.nodes) > 0)
     assert reads[0] and sum(reads[6:]) <= 2  # what was saved up is still spent on trying
+
+
+def test_sessions_draft_together_where_none_would_alone():
+    """A step of the draft costs the same for one session as for two."""
+    target, draft = PassCosts((1, 2, 4), (1.0, 1.4, 1.6)), {"draft": PassCosts((1, 8), (0.6, 0.6))}
+
+    def budgets(count):
+        sessions = [session(i, count=400, gamma=1) for i in range(count)]
+        for one in sessions:
+            one.adaptive, one.drafters, one.drafter_name = True, {"draft": None}, "draft"
+            one.known, one.report.emitted = {"draft": len(one.tokens)}, 1
+        controller = AutoController(target, draft, {"draft": 0.9}, clock=lambda: 0.0)
+        return controller.budgets(sessions, [1] * count)
+
+    assert budgets(1) == [0] and budgets(2) == [1, 1]
