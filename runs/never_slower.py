@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from outpace import SamplingParams, load
-from outpace.bench.simulate import Outcome, Truth, from_log, simulate
+from outpace.bench.simulate import Logged, Outcome, Truth, simulate
 from outpace.core.prefixes import shared_length
 from outpace.core.types import Chunk
 from outpace.drafters.lookup import Config, Lookup
@@ -118,20 +118,21 @@ def model_runs(engine: Engine, text: list[int], first: int) -> dict[str, list[in
     return {"proposed": [99] * len(right), "stood": runs[:-1]}
 
 
-def lookup_runs(text: list[int], first: int) -> dict[str, list[int]]:
-    """At each position of the answer: what lookup proposes, and how much of it is right."""
+def lookup_runs(text: list[int], first: int) -> dict[str, list[Any]]:
+    """At each position of the answer: what lookup proposes, how much of it is right, and what it expected."""
     from outpace.audit.drive import session
 
     drafter, one = Lookup(Config()), session(count=len(text), gamma=16, prompt=text[:first])
     drafter.begin(one)
-    proposed, stood = [], []
+    proposed, stood, chances = [], [], []
     for position in range(first, len(text)):
         one.tokens = text[:position]
         [proposal] = drafter.propose([one], [16])
         agree = [a == b for a, b in zip(proposal.tokens, text[position:], strict=False)]
         proposed.append(len(proposal))
         stood.append(next((i for i, same in enumerate(agree) if not same), len(agree)))
-    return {"proposed": proposed, "stood": stood}
+        chances.append([round(chance, 3) for chance in drafter.forecast(one, 16)])
+    return {"proposed": proposed, "stood": stood, "chances": chances}
 
 
 def read(log: str) -> tuple[Truth, PassCosts, PassCosts, list[dict[str, Any]], dict[str, Any]]:
@@ -148,7 +149,7 @@ def replay(args: argparse.Namespace) -> None:
           f"c = {draft.of(1) / target.of(1):.2f}")  # fmt: skip
 
     def run(entry: dict[str, Any], **how: Any) -> Outcome:
-        drafts = {name: from_log(entry[name]["proposed"], entry[name]["stood"]) for name in names}
+        drafts = {name: Logged(**entry[name]) for name in names}
         return simulate(
             drafts,
             truth,
@@ -201,7 +202,7 @@ def check(args: argparse.Namespace) -> None:
         if perf_counter() - start > args.seconds:
             break
         message = [{"role": "user", "content": entry["prompt"]}] if engine.target.chat_template else entry["prompt"]
-        drafts = {"draft_model": from_log(entry["draft_model"]["proposed"], entry["draft_model"]["stood"])}
+        drafts = {"draft_model": Logged(**entry["draft_model"])}
         measured, simulated = {}, {}
         for gamma in (0, 2, 4):
             result = engine.generate(message, SamplingParams(max_tokens=args.tokens), gamma=gamma)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from outpace.bench.simulate import Truth, best_gamma, by_chance, from_log, operations, simulate, speedup
+from outpace.bench.simulate import Logged, Truth, best_gamma, by_chance, operations, simulate, speedup
 from outpace.core.report import expected_tokens
 from outpace.engine.controller import AutoController
 from outpace.engine.costs import PassCosts
@@ -66,7 +66,7 @@ def test_chances_by_depth():
 
 
 def test_a_log_is_replayed_exactly():
-    draft = from_log([4, 4, 0, 4, 4, 4], [2, 1, 0, 0, 9, 9])
+    draft = Logged([4, 4, 0, 4, 4, 4], [2, 1, 0, 0, 9, 9])
     found = simulate({"draft": draft}, Truth(FLAT, {"draft": DRAFT}), 6, gamma=3)
     # 2 drafts of 3 and a token; then nothing of 2; then one of the one that is still allowed, and a token.
     assert (found.rounds, found.drafted, found.accepted, found.tokens) == (3, 6, 3, 6)

@@ -106,6 +106,23 @@ def test_proposing_twice_gives_the_same(name):
     assert answers[0] == answers[1]
 
 
+@pytest.mark.parametrize("name", [n for n in drafters.names() if hasattr(build(n), "forecast")])
+def test_a_forecast_is_of_what_would_be_proposed(name):
+    drafter = build(name)
+    one = session(count=30, gamma=9, prompt=[0, 1, 2, 3, 4] * 3 + [5, 3], rule=MATCH)
+    drafter.begin(one)
+    drafted = 0
+    for token in [4, 0, 1, 2, 3, 4, 5]:
+        for most in (1, 4, 9):
+            chances = drafter.forecast(one, most)
+            [proposal] = drafter.propose([one], [most])
+            assert len(proposal) == len(chances) <= most
+            assert all(0 < chance < 1 for chance in chances) and chances == sorted(chances, reverse=True)
+            drafted += len(proposal)
+        one.tokens.append(token)
+    assert drafted > 0
+
+
 @every
 @pytest.mark.parametrize("params", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
 def test_output_under_match_is_plain_and_nothing_is_left(name, params):

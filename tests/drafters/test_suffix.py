@@ -163,10 +163,10 @@ def test_trust_begins_with_the_agreement_and_then_learns():
 
 def test_how_far_to_draft():
     trust = Trust()
-    size, expected = trust.worth(20, 100, 0.2)
-    assert 10 < size < 100 and expected == pytest.approx(sum(chances(trust, 20, size)))
-    assert trust.worth(1, 100, 0.2)[0] < size
-    assert trust.worth(20, 5, 0.2)[0] == 5 and trust.worth(20, 5, 0.99) == (0, 0.0)
+    found = trust.chances(20, 100, 0.2)
+    assert 10 < len(found) < 100 and found == pytest.approx(list(chances(trust, 20, len(found))))
+    assert len(trust.chances(1, 100, 0.2)) < len(found)
+    assert len(trust.chances(20, 5, 0.2)) == 5 and trust.chances(20, 5, 0.99) == []
 
 
 def chances(trust, agreed, size):

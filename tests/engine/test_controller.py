@@ -11,7 +11,7 @@ from tests.helpers.shipped import model
 from tests.helpers.toys import session
 
 from outpace import SamplingParams, load
-from outpace.bench.simulate import Truth, by_chance, simulate, speedup
+from outpace.bench.simulate import Logged, Truth, by_chance, simulate, speedup
 from outpace.core.types import Proposal, RoundSeconds, Verdict
 from outpace.engine.acceptance import Acceptance, Guess
 from outpace.engine.allocation import Option, plain, share
@@ -218,6 +218,16 @@ def test_the_better_drafter_is_chosen():
     assert chosen[20:].count("good") > 0.85 * len(chosen[20:])
 
 
+def test_a_drafters_own_forecast_is_used_from_the_first_round_on():
+    """What lookup knows: nothing to copy for 40 tokens, then a long passage."""
+    chances = [[]] * 40 + [[0.98 ** (i + 1) for i in range(16)]] * 60
+    copying = Logged([len(each) for each in chances], [len(each) for each in chances], chances)
+    found = simulate({"lookup": copying}, Truth(TARGET), 100, gamma=16, controller=auto(drafts={}))
+    assert sum(found.nodes[:40]) == 0 and min(found.nodes[41:-1]) >= 8
+    wary = Logged(copying.proposed, copying.stood, [[0.1] if each else [] for each in chances])
+    assert sum(simulate({"lookup": wary}, Truth(STEEP), 100, gamma=16, controller=auto(STEEP, {})).nodes) == 0
+
+
 def test_deciding_takes_a_small_part_of_the_time():
     ticks = itertools.count()
     controller = AutoController(TARGET, {"draft": DRAFT}, clock=lambda: next(ticks) * 1.0)  # a second a look
@@ -259,6 +269,15 @@ def test_answers_are_plain_decodings_whatever_it_decides(engine):
     assert sum(r.report.drafted for r in adaptive) > 0 and not any(r.report.warnings for r in adaptive)
 
 
+def test_a_forecast_that_fails_costs_nothing_but_itself(engine, monkeypatch):
+    def forecast(self, session, most):
+        raise ArithmeticError("no idea")
+
+    plainly = engine.generate(PROMPTS, PARAMS, gamma=0)
+    monkeypatch.setattr("outpace.drafters.lookup.Lookup.forecast", forecast)
+    assert [r.token_ids for r in engine.generate(PROMPTS, PARAMS)] == [r.token_ids for r in plainly]
+
+
 def test_a_request_overrides_it(engine):
     assert engine.generate(PROMPTS[0], PARAMS, gamma=0).report.drafted == 0
     two = engine.generate(PROMPTS[0], PARAMS, gamma=2, drafter="draft_model").report
@@ -276,7 +295,7 @@ def test_sessions_that_are_gone_are_forgotten(engine):
 
 
 def test_tenants_do_not_learn_from_each_other(engine):
-    engine.generate(PROMPTS[0], PARAMS, tenant="one")
+    engine.generate(PROMPTS[0], PARAMS, tenant="one", gamma=2, drafter="draft_model")
     one, other = engine.controller._tenant("one"), engine.controller._tenant("other")
     assert any(a.rounds for a in one.acceptance.values()) and not other.acceptance
 

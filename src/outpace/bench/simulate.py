@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from ..core.protocols import Controller, Session
+from ..core.protocols import Controller, Drafter, Session
 from ..core.report import expected_tokens
 from ..core.types import Proposal, RoundSeconds, SamplingParams, Verdict
 from ..engine.costs import PassCosts
@@ -51,15 +51,24 @@ def by_chance(alphas: float | Sequence[float], seed: int = 0) -> Draft:
     return draft
 
 
-def from_log(proposed: Sequence[int], stood: Sequence[int]) -> Draft:
+@dataclass(frozen=True)
+class Logged:
     """A log of one answer: at each position, how many nodes were proposed when many were allowed, and how many of
-    them stood. Exact for a drafter whose proposals at a position do not depend on gamma, under ``match``."""
+    them stood. Exact for a drafter whose proposals at a position do not depend on gamma, under ``match``.
+    ``chances``: at each position its own forecast, of a drafter that has one."""
 
-    def draft(position: int, allowed: int) -> tuple[int, int]:
-        made = min(allowed, proposed[position])
-        return made, min(made, stood[position])
+    proposed: Sequence[int]
+    stood: Sequence[int]
+    chances: Sequence[Sequence[float]] = ()
 
-    return draft
+    def __call__(self, position: int, allowed: int) -> tuple[int, int]:
+        made = min(allowed, self.proposed[position])
+        return made, min(made, self.stood[position])
+
+    @property
+    def forecast(self) -> Callable[[Session, int], list[float]] | None:
+        """As a drafter has it."""
+        return (lambda session, most: list(self.chances[session.report.emitted][:most])) if self.chances else None
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,7 @@ def simulate(
         coins=nobody,
         limit=prompt + most,
         gamma=gamma,
-        drafters=dict.fromkeys(drafts, nobody),
+        drafters={name: cast(Drafter, draft) for name, draft in drafts.items()},  # only for their forecasts
         drafter_name=drafter or next(iter(drafts), ""),
         adaptive=controller is not None,
         known=dict.fromkeys(drafts, known),

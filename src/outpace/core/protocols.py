@@ -125,6 +125,8 @@ class Drafter(Protocol):
 
     A drafter with ``needs`` also has ``read(session, first, seen)``: features of the prompt's rows
     ``session.tokens[first:first + n]``, after each pass that read some (never the pending token's).
+    One that can tell beforehand how far it will be right has ``forecast(session, most)``: the chance that each node
+    it would propose now, ``most`` at most, stands. That must follow from the text alone, and be cheap.
     """
 
     needs: Sequence[str]  # features of the target that read() and observe() want

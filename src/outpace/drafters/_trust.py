@@ -31,17 +31,17 @@ class Trust:
         first = (m + 1) / (m + 3)
         return (self._right.get(bucket, 0.0) + _FIRST * first) / (self._asked.get(bucket, 0.0) + _FIRST)
 
-    def worth(self, agreed: int, count: int, stop_below: float) -> tuple[int, float]:
-        """How many of ``count`` tokens to draft, and how many of them will stand on average: as far as the chance
-        that the whole path stands does not fall below ``stop_below``."""
-        path, expected = 1.0, 0.0
-        for depth in range(count):
+    def chances(self, agreed: int, count: int, stop_below: float) -> list[float]:
+        """The chance that each of the next ``count`` tokens stands, all before it included; it ends where that falls
+        below ``stop_below``."""
+        path, found = 1.0, []
+        for _ in range(count):
             path *= self.chance(agreed)
             if path < stop_below:
-                return depth, expected
-            expected += path
+                break
+            found.append(path)
             agreed = max(agreed, 0) + 1
-        return count, expected
+        return found
 
 
 def _bucket(agreed: int) -> int:

@@ -167,15 +167,16 @@ class _Reader:
                     trust.learn(source.agreed, guess[0] == token)
                 source.push(token)
 
-    def guess(self, count: int, stop_below: float) -> tuple[list[int], str]:
-        """What comes next, from the source that promises most tokens that stand; and that source's name."""
-        most, tokens, name = 0.0, [], ""
+    def guess(self, count: int, stop_below: float) -> tuple[list[int], list[float], str]:
+        """What comes next, from the source that promises most tokens that stand; the chance that each of them stands;
+        and that source's name."""
+        best: tuple[list[int], list[float], str] = ([], [], "")
         for source, trust, origin in self._sources:
             found = source.continuation(count)
-            size, expected = trust.worth(source.agreed, len(found), stop_below)
-            if expected > most:
-                most, tokens, name = expected, found[:size], origin
-        return tokens, name
+            chances = trust.chances(source.agreed, len(found), stop_below)
+            if sum(chances) > sum(best[1]):
+                best = found[: len(chances)], chances, origin
+        return best
 
     def guess_after(self, path: Sequence[int], count: int, stop_below: float) -> list[int]:
         """What comes after ``path``, tokens that may follow the text but are not part of it."""
@@ -184,8 +185,8 @@ class _Reader:
             cursor.push(token)
         if cursor.matched < self._least:
             return []
-        size, _ = self._sources[1][1].worth(cursor.matched, count, stop_below)
-        return cursor.text.tokens[cursor.place : cursor.place + size]
+        chances = self._sources[1][1].chances(cursor.matched, count, stop_below)
+        return cursor.text.tokens[cursor.place : cursor.place + len(chances)]
 
 
 def _chain(tokens: Sequence[int], name: str) -> Proposal:
@@ -213,8 +214,11 @@ class Lookup:
 
     def _propose(self, session: Session, budget: int) -> Proposal:
         reader = self._reader(session)
-        tokens, name = reader.guess(budget, max(self._config.stop_below, session.stop_below))
+        tokens, _, name = reader.guess(budget, max(self._config.stop_below, session.stop_below))
         return _chain(tokens, name)
+
+    def forecast(self, session: Session, most: int) -> list[float]:
+        return self._reader(session).guess(most, self._config.stop_below)[1]
 
     def _reader(self, session: Session) -> _Reader:
         """The session's reader, which has read all its tokens."""

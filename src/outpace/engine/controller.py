@@ -1,8 +1,9 @@
 """The controller: how much to draft in each round, so that no answer is slower than plain decoding.
 
-A round's expected tokens come from :mod:`.acceptance`, its seconds from :mod:`.timing`, and :mod:`.allocation` finds
-the nodes that bring the most tokens a second; none at all is always among the choices. Everything it knows comes
-from rounds that are over, so that the law of the output stays the target's (``outpace audit`` enumerates it).
+A round's expected tokens come from :mod:`.acceptance`, or from a drafter's own forecast, its seconds from
+:mod:`.timing`, and :mod:`.allocation` finds the nodes that bring the most tokens a second; none at all is always among
+the choices. Everything it knows comes from rounds that are over, so that the law of the output stays the target's
+(``outpace audit`` enumerates it).
 
 It also decides when a drafter reads the text: a draft model must read the prompt before it can draft, which is
 worth it only when enough of the answer is still to come.
@@ -65,6 +66,11 @@ class _Known:
     budget: int = 0
     text: int = 0  # tokens before the round
     read_seconds: float = 0.0  # of catching up, before the round
+
+
+def _forecast(session: Session, name: str) -> Callable[[Session, int], list[float]] | None:
+    """The drafter's own forecast, of one that has it (see Drafter)."""
+    return getattr(session.drafters[name], "forecast", None)
 
 
 def _forget(known: dict[int, _Known], number: int, gone: weakref.ref[Session]) -> None:
@@ -140,10 +146,10 @@ class AutoController:
             if not session.report.emitted or one.unchecked >= _CHECK_EVERY:
                 self._once = True
             else:
-                choices[i] = [self._option(session, one, name, most[i]) for name in session.drafters]
+                choices[i] = [self._foreseen(session, one, name, most[i]) for name in session.drafters]
         chosen = self._choose(sessions, known, options, choices, without)
         for i, mine in choices.items():
-            waiting = [o for o in mine if o is not options[i]]
+            waiting = [o for o in mine if o is not options[i] and not _forecast(sessions[i], o.drafter)]
             tried = self._try(options, i, waiting, chosen.rate, known[i])
             if tried is not None:
                 options[i], self._once = tried, True
@@ -156,13 +162,24 @@ class AutoController:
             return without.nodes
         below = min(0.9, chosen.rate * max(0.0, chosen.more))
         for session in sessions:
-            if session.adaptive:
-                session.stop_below = below
+            if session.adaptive:  # what a drafter's own forecast made worth drafting, is drafted
+                session.stop_below = below if _forecast(session, session.drafter_name) is None else 0.0
         return chosen.nodes
 
     def _option(self, session: Session, one: _Known, name: str, most: int, least: int = 0) -> Option:
         standing, coming = self._acceptance(one, name).forecast(most) if most else ([], [])
         return Option(name, len(session.tokens) - 1, most, least, standing, coming)
+
+    def _foreseen(self, session: Session, one: _Known, name: str, most: int) -> Option:
+        """With what the drafter itself knows of the nodes that it would propose, where it does."""
+        forecast = _forecast(session, name)
+        if forecast is None:
+            return self._option(session, one, name, most)
+        try:
+            chances = forecast(session, most)[:most]
+        except Exception:  # as if it had none; when it proposes, the loop reports what is wrong
+            return self._option(session, one, name, most)
+        return Option(name, len(session.tokens) - 1, len(chances), 0, chances, [1.0] * len(chances))
 
     def _choose(
         self,
