@@ -69,7 +69,9 @@ peers:
 	  if [ .peers/$$name/peer.stamp -nt $$pins ]; then echo "$$name: ready"; continue; fi; \
 	  echo "$$name: installing what $$pins pins"; \
 	  if { $(PYTHON) -m venv .peers/$$name && .peers/$$name/bin/python -m pip install --quiet \
-	    --disable-pip-version-check $(PIP_ARGS) -r $$pins; } >.peers/$$name.log 2>&1; \
+	    --disable-pip-version-check $(PIP_ARGS) -r $$pins && { \
+	    without=$$(sed -n 's/^# without: //p' $$pins); [ -z "$$without" ] || \
+	    .peers/$$name/bin/python -m pip uninstall --quiet --yes $$without; }; } >.peers/$$name.log 2>&1; \
 	  then touch .peers/$$name/peer.stamp; echo "$$name: ready"; \
 	  else echo "$$name: could not be installed; .peers/$$name.log ends with:"; tail -n 3 .peers/$$name.log; fi; \
 	done

@@ -96,6 +96,7 @@ MODES: dict[str, list[Mode]] = {
     "openvino": _modes(3, lookup=(5, 10, 20)),
     "transformers": _modes(3, lookup=(10, 20)),
     "economize": _modes(3, lookup=(10, 20)),
+    "vllm": _modes(3, lookup=(4, 8)),
 }
 
 

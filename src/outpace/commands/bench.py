@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--context", type=int, metavar="N", help="use at most N tokens of the model's context")
     peers = parser.add_argument_group("other engines")
     peers.add_argument("--peers", metavar="NAME,NAME", help="engines to run beside ours, each in the settings that are "
-                       "fastest on other prompts: llama_cpp, openvino, transformers, economize")  # fmt: skip
+                       "fastest on other prompts: llama_cpp, openvino, transformers, economize, vllm")  # fmt: skip
     peers.add_argument("--peers-folder", default=".peers", metavar="FOLDER", help="what `make peers` made (.peers)")
     output = parser.add_argument_group("output")
     output.add_argument("--json", metavar="FILE", help="write every run and its provenance")
