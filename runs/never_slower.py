@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from outpace import SamplingParams, load
+from outpace.bench.compare import race
 from outpace.bench.simulate import Logged, Outcome, Truth, simulate
 from outpace.core.prefixes import shared_length
 from outpace.core.types import Chunk
@@ -222,8 +223,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def confirm(args: argparse.Namespace) -> None:
-    """Plain and controller side by side: whichever has said less, or read less of the prompt, makes the next pass, so
-    that a machine that becomes slower or faster does so for both."""
+    """Plain and controller side by side."""
     start = perf_counter()
     target = load_model(resolve(args.target), weights=args.weights)
     auto = load(
@@ -239,24 +239,11 @@ def confirm(args: argparse.Namespace) -> None:
             print(f"stopped before prompt {number + args.skip}", file=sys.stderr)
             break
         message = [{"role": "user", "content": prompt}] if target.chat_template else prompt
-        streams = {name: engine.open(message, params) for name, engine in engines.items()}
-        seconds, first, said = (dict.fromkeys(streams, 0.0) for _ in range(3))
-        running = list(streams)
-        while running:
-            name = min(running, key=lambda name: (said[name], seconds[name]))
-            begun = perf_counter()
-            if not engines[name].step():
-                running.remove(name)
-                continue
-            seconds[name] += perf_counter() - begun
-            event = streams[name].poll()
-            said[name] += len(event.token_ids) if event is not None else 0
-            if said[name] and not first[name]:
-                first[name] = seconds[name]
-        results = {name: stream.result for name, stream in streams.items()}
-        assert results["plain"].token_ids == results["auto"].token_ids
-        line: dict[str, Any] = {name: (seconds[name], first[name]) for name in streams}
-        line |= {"kind": kind, "tokens": len(results["auto"].token_ids), "prompt": results["auto"].prompt_tokens}
+        found = race(engines, message, params)
+        assert found["plain"].result.token_ids == found["auto"].result.token_ids
+        line: dict[str, Any] = {name: (one.seconds, one.first) for name, one in found.items()}
+        line |= {"kind": kind, "tokens": len(found["auto"].result.token_ids),
+                 "prompt": found["auto"].result.prompt_tokens}  # fmt: skip
         with Path(args.log).open("a", encoding="utf-8") as log:
             print(json.dumps(line), file=log)
         ratios = [line["plain"][part] / line["auto"][part] for part in (0, 1)]

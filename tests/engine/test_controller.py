@@ -228,6 +228,26 @@ def test_a_drafters_own_forecast_is_used_from_the_first_round_on():
     assert sum(simulate({"lookup": wary}, Truth(STEEP), 100, gamma=16, controller=auto(STEEP, {})).nodes) == 0
 
 
+def test_a_prompt_is_not_read_while_a_drafter_that_reads_nothing_does():
+    """An edit: a few tokens of its own, then a long copy. Reading the prompt would pay, were it not for lookup."""
+    chances = [[]] * 6 + [[0.98 ** (i + 1) for i in range(16)]] * 120
+    copying = Logged([len(each) for each in chances], [len(each) for each in chances], chances)
+    truth, chosen = Truth(TARGET, {"draft": DRAFT}), []
+
+    class Watched(AutoController):
+        def budgets(self, sessions, most):
+            found = super().budgets(sessions, most)
+            chosen.append(sessions[0].drafter_name if found[0] else "")
+            return found
+
+    for drafts in ({"draft": by_chance(0.95), "lookup": copying}, {"draft": by_chance(0.95)}):
+        chosen.clear()
+        simulate(
+            drafts, truth, 120, gamma=16, prompt=2000, controller=Watched(TARGET, {"draft": DRAFT}, clock=lambda: 0.0)
+        )
+        assert set(chosen) - {""} == ({"lookup"} if len(drafts) > 1 else {"draft"})
+
+
 def test_deciding_takes_a_small_part_of_the_time():
     ticks = itertools.count()
     controller = AutoController(TARGET, {"draft": DRAFT}, clock=lambda: next(ticks) * 1.0)  # a second a look

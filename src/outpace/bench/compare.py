@@ -6,8 +6,9 @@ import dataclasses
 import platform
 import secrets
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 
@@ -87,6 +88,44 @@ def compare(
     speeds = [(_speed(slow), _speed(fast)) for slow, fast in zip(plain, speculative, strict=True)]
     ratios = [fast / slow for slow, fast in speeds if slow and fast]
     return Comparison(_median(plain), _median(speculative), ratios)
+
+
+@dataclass(frozen=True)
+class Raced:
+    """One request of a race. ``seconds``: in all, ``first``: until its first token."""
+
+    seconds: float
+    first: float
+    result: Result
+
+
+def race(
+    engines: Mapping[str, Engine], prompt: Prompt, params: SamplingParams, gamma: Mapping[str, int] | None = None
+) -> dict[str, Raced]:
+    """The same request in several engines, side by side: whoever has said least, and took least time for it, makes
+    the next pass. So a machine that becomes slower or faster does so for all, where requests timed one after the
+    other differ by as much as two of its minutes do. ``gamma``: of those engines that are to draft so much.
+    Raises what a request ends with."""
+    depths = gamma or {}
+    streams = {name: engine.open(prompt, params, gamma=depths.get(name)) for name, engine in engines.items()}
+    seconds, first = dict.fromkeys(streams, 0.0), dict.fromkeys(streams, 0.0)
+    running = list(streams)
+    try:
+        while running:
+            name = min(running, key=lambda name: (streams[name].report.emitted, seconds[name]))
+            begun = perf_counter()
+            engines[name].step()
+            seconds[name] += perf_counter() - begun
+            if streams[name].report.emitted and not first[name]:
+                first[name] = seconds[name]
+            streams[name].poll()
+            if streams[name].result is not None:
+                running.remove(name)
+    finally:
+        for stream in streams.values():
+            stream.close()
+    results = {name: stream.result for name, stream in streams.items()}
+    return {name: Raced(seconds[name], first[name], result) for name, result in results.items() if result is not None}
 
 
 def _speed(result: Result) -> float:

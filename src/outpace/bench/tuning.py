@@ -20,6 +20,7 @@ from ..models import catalogue
 from ..models.checkpoint import open_checkpoint
 from ..models.loading import LoadedModel, load_model
 from ..models.pairing import check_pair
+from .compare import race
 from .plots import Series, line_chart, standalone
 from .simulate import speedup
 
@@ -97,11 +98,13 @@ def ways(drafts: Sequence[str]) -> list[Way]:
 def try_way(
     way: Way,
     target: LoadedModel,
+    plain: Engine,
     prompts: Sequence[Prompt],
     params: SamplingParams,
     **settings: object,
 ) -> tuple[Found, Engine | None]:
-    """Answer each prompt plainly and in this way, in turn. ``settings``: further keywords of ``load``."""
+    """Answer each prompt by ``plain``, the target without a drafter, and in this way, side by side.
+    ``settings``: further keywords of ``load``."""
     found = Found(way)
     try:
         engine = load(target, way.draft, drafter=way.drafter, controller="auto", **settings)  # type: ignore[arg-type]
@@ -110,8 +113,8 @@ def try_way(
         return found, None
     engine.generate(prompts[0], SamplingParams(max_tokens=4))
     results = []
-    for number, prompt in enumerate(prompts):
-        ratio, result = paired(engine, prompt, params, None, first=number % 2 == 0)
+    for prompt in prompts:
+        ratio, result = paired(plain, engine, prompt, params)
         found.ratios.append(ratio)
         results.append(result.report)
     tested = sum(report.tested for report in results)
@@ -125,18 +128,11 @@ def try_way(
 
 
 def paired(
-    engine: Engine, prompt: Prompt, params: SamplingParams, gamma: int | None, *, first: bool
+    plain: Engine, engine: Engine, prompt: Prompt, params: SamplingParams, gamma: int | None = None
 ) -> tuple[float, Result]:
-    """Plain seconds / seconds with ``gamma`` of one request, and the latter's result. ``first``: plain comes first."""
-    seconds, last = {}, None
-    for depth in (0, gamma) if first else (gamma, 0):
-        result = engine.generate(prompt, params, gamma=depth)
-        assert isinstance(result, Result)
-        report = result.report
-        seconds[depth] = report.seconds_prefill + report.seconds_draft_prefill + report.seconds_decode
-        last = result if depth == gamma else last
-    assert last is not None
-    return seconds[0] / seconds[gamma], last
+    """Plain seconds / seconds of one request, and the latter's result."""
+    found = race({"plain": plain, "": engine}, prompt, params, {} if gamma is None else {"": gamma})
+    return found["plain"].seconds / found[""].seconds, found[""].result
 
 
 def rank(found: Sequence[Found]) -> list[Found]:
@@ -188,12 +184,12 @@ def cost_picture(costs: dict[str, PassCosts], title: str) -> str:
 
 
 def measured_points(
-    engine: Engine, prompts: Sequence[Prompt], params: SamplingParams, tell: Callable[[str], None]
+    plain: Engine, engine: Engine, prompts: Sequence[Prompt], params: SamplingParams, tell: Callable[[str], None]
 ) -> list[tuple[int, float, float]]:
     """(gamma, speed-up, alpha) with each fixed gamma, medians over the prompts."""
     points = []
     for gamma in GAMMAS:
-        pairs = [paired(engine, prompt, params, gamma, first=i % 2 == 0) for i, prompt in enumerate(prompts)]
+        pairs = [paired(plain, engine, prompt, params, gamma) for prompt in prompts]
         alphas = [result.report.alpha for _, result in pairs if result.report.alpha is not None]
         if alphas:
             points.append((gamma, statistics.median(ratio for ratio, _ in pairs), statistics.mean(alphas)))

@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from ..bench import tuning
     from ..core.errors import ParameterError
     from ..core.types import SamplingParams
+    from ..engine.build import load
     from ..engine.costs import pass_costs
     from ..models.catalogue import resolve
     from ..models.loading import load_draft, load_model
@@ -73,9 +74,11 @@ def run(args: argparse.Namespace) -> int:
         raise ParameterError("nothing to try: --drafter leaves nothing over")
     found: list[Found] = []
     engines: dict[str, Engine] = {}
+    plain = load(target, drafter="none")
+    plain.generate(prompts[0], SamplingParams(max_tokens=4))
     for way in chosen:
         _tell(f"trying {way.label}")
-        one, engine = tuning.try_way(way, target, prompts, params, backend=args.backend, threads=threads)
+        one, engine = tuning.try_way(way, target, plain, prompts, params, backend=args.backend, threads=threads)
         found.append(one)
         if engine is not None:
             engines[way.label] = engine
@@ -83,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     plan = tuning.plan_of(args.target, ranked, threads, weights=args.weights, backend=args.backend)
     _tell(ranking(ranked))
     plan.write(save)
-    pictures = _pictures(ranked, engines, prompts, params, costs, target, save)
+    pictures = _pictures(ranked, plain, engines, prompts, params, costs, target, save)
     _tell(f"saved {save}, {', '.join(map(str, pictures))}")
     _tell(f"use it: outpace generate --plan {save} ...")
     if args.json:
@@ -93,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _pictures(
     ranked: list[Found],
+    plain: Engine,
     engines: dict[str, Engine],
     prompts: list[Prompt],
     params: SamplingParams,
@@ -107,7 +111,7 @@ def _pictures(
     if best is not None:
         assert best.way.draft is not None
         engine = engines[best.way.label]
-        points = tuning.measured_points(engine, prompts, params, _tell)
+        points = tuning.measured_points(plain, engine, prompts, params, _tell)
         behind = [one for name, one in costs.items() if name != target.name and name in best.way.draft]
         c = (behind[0].of(1) if behind else 0.0) / costs[target.name].of(1)
     speed, cost = save.with_name(f"{save.stem}-speedup.svg"), save.with_name(f"{save.stem}-costs.svg")

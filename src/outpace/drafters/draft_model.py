@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 from torch import Tensor
 
 from ..core.errors import DrafterError
-from ..core.prefixes import Prefixes
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, Verdict
 from ._extending import Start
 from ._own_cache import confidence
+from ._text_cache import TextCache
 from .lookup import Config as LookupConfig
 from .lookup import Lookup
 
 NEEDS_DRAFT = True
-_PREFILL_ROWS = 256  # rows a pass while the draft reads the text
-_CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
 
 
 @dataclass(frozen=True)
@@ -43,24 +40,17 @@ class DraftModel:
     def __init__(self, runtime: Runtime, lookup: Lookup | None = None, prefix_bytes: int = 0) -> None:
         """``prefix_bytes``: memory for what it has read of ended requests, for those that begin alike."""
         self._runtime, self._lookup = runtime, lookup
-        self._cache = runtime.new_cache()
-        self._prefixes = Prefixes(self._cache, prefix_bytes)
+        self._text = TextCache(runtime, prefix_bytes)
+        self._cache = self._text.cache
         self._states: dict[int, _State] = {}
 
     def begin(self, session: Session) -> int:
         capacity = max(1, min(session.limit, self._runtime.context))
-        slot = self._prefixes.open(session.tokens[:-1], session.tenant, capacity)
+        slot = self._text.open(session, capacity)
         self._states[session.id] = _State(slot, len(session.tokens))
         if self._lookup is not None:
             self._lookup.begin(session)
         return self._cache.length(slot)
-
-    def _read(self, slot: int, text: Sequence[int]) -> None:
-        """Cache ``text`` as far as it is not cached yet and the draft's context allows."""
-        text = text[: self._cache.capacity(slot)]
-        for start in range(self._cache.length(slot), len(text), _PREFILL_ROWS):
-            part = text[start : start + _PREFILL_ROWS]
-            self._runtime.forward([Chunk(slot, part, logits_from=len(part))], self._cache)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         return self.extend(sessions, [Start()] * len(sessions), budgets)
@@ -78,9 +68,7 @@ class DraftModel:
             depths.append(min(budget, self._cache.capacity(state.slot) - len(text) + 1))
         active = [i for i, depth in enumerate(depths) if depth > 0]
         for i in active:
-            start = perf_counter()
-            self._read(self._states[sessions[i].id].slot, texts[i][:-_CATCH_UP_ROWS])
-            sessions[i].report.seconds_draft_prefill += perf_counter() - start
+            self._text.read(sessions[i], self._states[sessions[i].id].slot, texts[i])
         while active:
             chunks = []
             for i in active:
@@ -133,7 +121,7 @@ class DraftModel:
     def end(self, session: Session) -> None:
         state = self._states.pop(session.id, None)
         if state is not None:
-            self._prefixes.close(state.slot, session.tokens[: state.base], session.tenant)
+            self._text.close(session, state.slot, session.tokens[: state.base])
         if self._lookup is not None:
             self._lookup.end(session)
 

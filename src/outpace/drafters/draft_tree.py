@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from torch import Tensor
 
 from ..core.errors import DrafterError, ParameterError
-from ..core.prefixes import Prefixes
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
+from ._text_cache import TextCache
 from ._tree import Tree, grow
 
 NEEDS_DRAFT = True
-_PREFILL_ROWS = 256  # rows a pass while the draft reads the text
-_CATCH_UP_ROWS = 8  # unread tokens that the first level takes along
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,14 @@ class DraftTree:
     def __init__(self, runtime: Runtime, config: Config, trees: bool = True, prefix_bytes: int = 0) -> None:
         """``trees`` False: chains, for targets that take no trees. ``prefix_bytes``: as :class:`DraftModel`'s."""
         self._runtime, self._config, self._trees = runtime, config, trees
-        self._cache = runtime.new_cache()
-        self._prefixes = Prefixes(self._cache, prefix_bytes)
+        self._text = TextCache(runtime, prefix_bytes)
+        self._cache = self._text.cache
         self._slots: dict[int, int] = {}
 
     def begin(self, session: Session) -> int:
         spare = self._config.depth * self._config.width
         room = min(session.limit, self._runtime.context) + spare
-        self._slots[session.id] = slot = self._prefixes.open(session.tokens[:-1], session.tenant, room)
+        self._slots[session.id] = slot = self._text.open(session, room)
         return self._cache.length(slot)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
@@ -76,9 +73,7 @@ class DraftTree:
             growing.append(_Growing(Tree(), session, self._slots[session.id], levels, budget))
         for one in growing:
             if one.levels > 0:
-                start = perf_counter()
-                self._read(one.slot, one.session.tokens[:-_CATCH_UP_ROWS])
-                one.session.report.seconds_draft_prefill += perf_counter() - start
+                self._text.read(one.session, one.slot, one.session.tokens)
         level = 0
         try:
             while active := [one for one in growing if one.levels > level and one.tree.level]:
@@ -97,12 +92,6 @@ class DraftTree:
         width, children = (self._config.width, self._config.children) if trees else (1, 1)
         levels = one.levels - level
         grow(one.tree, one.session, logits, width=width, children=children, budget=one.budget, levels=levels)
-
-    def _read(self, slot: int, text: Sequence[int]) -> None:
-        """Cache ``text`` as far as it is not cached yet."""
-        for start in range(self._cache.length(slot), len(text), _PREFILL_ROWS):
-            part = text[start : start + _PREFILL_ROWS]
-            self._runtime.forward([Chunk(slot, part, logits_from=len(part))], self._cache)
 
     def _chunk(self, one: _Growing) -> Chunk:
         """The rows that give the logits after each node of the tree's level."""
@@ -125,7 +114,7 @@ class DraftTree:
     def end(self, session: Session) -> None:
         slot = self._slots.pop(session.id, None)
         if slot is not None:
-            self._prefixes.close(slot, session.tokens, session.tenant)
+            self._text.close(session, slot, session.tokens)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -29,6 +29,7 @@ from .timing import Prices
 _MARGIN = 1.02  # drafting must promise this much, or the round is plain
 _PAYS = 1.2  # reading the text must be expected to pay so many times over,
 _SLOWER, _RISK = 0.03, 0.4  # and make the request slower than plain by this share with no more than this chance
+_PATIENCE = 0.4  # plain seconds for each second of reading, before it: a drafter that reads nothing may yet do
 _OWN_TIME = 0.01  # of the seconds that pass, at most, that deciding and learning may take
 _CREDIT = 0.01  # of the seconds that passed, for trying what is not the best
 _SAVED_CREDIT = 0.05  # and of the seconds that drafting has saved
@@ -63,6 +64,7 @@ class _Known:
     last: dict[str, int] = field(default_factory=dict)  # round in which a drafter was last at work
     rounds: int = 0
     unchecked: int = 0  # rounds since the last plain one
+    plainly: float = 0.0  # seconds of rounds that brought a token, less those that drafts have saved
     budget: int = 0
     text: int = 0  # tokens before the round
     read_seconds: float = 0.0  # of catching up, before the round
@@ -218,6 +220,8 @@ class AutoController:
         reading = self.prices.reading(option.drafter, self._behind(session, one, option.drafter))
         if saved <= 0 or reading <= 0:
             return saved > 0
+        if one.plainly < _PATIENCE * reading and any(_forecast(session, name) for name in session.drafters):
+            return False
         left, done = session.limit - len(session.tokens), len(session.tokens) - session.prompt_length
         to_come = [(1.0, left)] if session.params.ignore_eos else one.tenant.lengths.to_come(done, left)
         passed = session.report.seconds_prefill + done / without.rate
@@ -260,6 +264,7 @@ class AutoController:
         for session, one, proposal, verdict in rounds:
             one.rounds += 1
             one.unchecked = one.unchecked + 1 if len(proposal) else 0
+            one.plainly = max(0.0, one.plainly + (1 - len(verdict.path)) * sum(seconds[:4]))
             if one.budget:
                 self._learn_reading(session, one)
                 one.read[session.drafter_name] = one.text + len(verdict.path)

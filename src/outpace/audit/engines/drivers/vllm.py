@@ -43,7 +43,12 @@ def load(settings):
     folder = tempfile.TemporaryDirectory()
     speculative = None
     if mode == "lookup":
-        speculative = {"method": "ngram", "num_speculative_tokens": gamma, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+        speculative = {
+            "method": "ngram",
+            "num_speculative_tokens": gamma,
+            "prompt_lookup_max": 4,
+            "prompt_lookup_min": 2,
+        }
     elif mode == "draft":
         draft = folder_of(settings["draft"], folder.name)
         speculative = {"method": "draft_model", "model": draft, "num_speculative_tokens": gamma}

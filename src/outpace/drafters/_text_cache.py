@@ -1,0 +1,46 @@
+"""What a draft model has read of the texts that it drafts for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+
+from ..core.cache import KVCache
+from ..core.prefixes import Prefixes
+from ..core.protocols import Runtime, Session
+from ..core.types import Chunk
+
+_PREFILL_ROWS = 256  # rows a pass
+_CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
+
+
+class TextCache:
+    """Keys and values of a draft: a slot for each session, and the beginnings of ended requests for those that begin
+    alike, ``prefix_bytes`` of them at most."""
+
+    def __init__(self, runtime: Runtime, prefix_bytes: int) -> None:
+        self._runtime = runtime
+        self.cache: KVCache = runtime.new_cache()
+        self._prefixes = Prefixes(self.cache, prefix_bytes)
+
+    @property
+    def slots(self) -> int:
+        """Slots in use."""
+        return self.cache.slots
+
+    def open(self, session: Session, room: int) -> int:
+        """A slot of ``room`` entries, with what is known of the session's prompt."""
+        return self._prefixes.open(session.tokens[:-1], session.tenant, room)
+
+    def read(self, session: Session, slot: int, text: Sequence[int]) -> None:
+        """Catch up with ``text``, but for its last few tokens, as far as the slot has room. The report has the time."""
+        start = perf_counter()
+        text = text[:-_CATCH_UP_ROWS][: self.cache.capacity(slot)]
+        for first in range(self.cache.length(slot), len(text), _PREFILL_ROWS):
+            part = text[first : first + _PREFILL_ROWS]
+            self._runtime.forward([Chunk(slot, part, logits_from=len(part))], self.cache)
+        session.report.seconds_draft_prefill += perf_counter() - start
+
+    def close(self, session: Session, slot: int, text: Sequence[int]) -> None:
+        """Free the slot; what it holds of ``text`` may be kept."""
+        self._prefixes.close(slot, text, session.tenant)
