@@ -34,7 +34,7 @@ from outpace.core.prefixes import shared_length
 from outpace.core.types import Chunk
 from outpace.drafters.lookup import Config, Lookup
 from outpace.engine.controller import AutoController
-from outpace.engine.costs import PassCosts, from_dict, machine, pass_costs
+from outpace.engine.costs import PassCosts, from_dict, machine, measure_passes, pass_costs
 from outpace.engine.engine import Engine
 from outpace.engine.stream import Result
 from outpace.models.catalogue import resolve
@@ -193,28 +193,32 @@ def replay(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Decode logged prompts with fixed gammas by the clock, and compare with what the simulator makes of their logs."""
+    """Decode logged prompts plainly and with fixed gammas, side by side, and compare with what the simulator makes of
+    their logs, on costs measured now."""
     start = perf_counter()
-    truth, _, _, entries, _ = read(args.log)
-    engine = load(args.target, args.draft, weights=args.weights, gamma=4)
-    engine.generate("warm up", SamplingParams(max_tokens=8))
+    *_, entries, _ = read(args.log)
+    target, draft = load_model(resolve(args.target), weights=args.weights), load_draft(resolve(args.draft))
+    truth = Truth(measure_passes(target.runtime), {"draft_model": measure_passes(draft.runtime)}, OTHER)
+    engines = {"plain": load(target, drafter="none"), "drafting": load(target, draft, controller="fixed")}
+    for engine in engines.values():
+        engine.generate("warm up", SamplingParams(max_tokens=8))
     off = []
     for entry in sorted(entries, key=lambda entry: entry["prompt_tokens"] - 2 * entry["tokens"]):
         if perf_counter() - start > args.seconds:
             break
-        message = [{"role": "user", "content": entry["prompt"]}] if engine.target.chat_template else entry["prompt"]
+        message = [{"role": "user", "content": entry["prompt"]}] if target.chat_template else entry["prompt"]
         drafts = {"draft_model": Logged(**entry["draft_model"])}
-        measured, simulated = {}, {}
-        for gamma in (0, 2, 4):
-            result = engine.generate(message, SamplingParams(max_tokens=args.tokens), gamma=gamma)
-            assert isinstance(result, Result) and len(result.token_ids) == entry["tokens"]
-            measured[gamma] = result.report.seconds_decode
+
+        def simulated(gamma: int, entry=entry, drafts=drafts) -> float:  # type: ignore[no-untyped-def]
             found = simulate(drafts, truth, entry["tokens"], prompt=entry["prompt_tokens"], gamma=gamma)
-            read_text = truth.prefill(entry["prompt_tokens"])
-            read_text += truth.reading("draft_model", entry["prompt_tokens"]) if gamma else 0.0
-            simulated[gamma] = found.seconds - read_text
+            reading = truth.reading("draft_model", entry["prompt_tokens"]) if gamma else 0.0
+            return found.seconds - truth.prefill(entry["prompt_tokens"]) - reading
+
         for gamma in (2, 4):
-            pair = measured[0] / measured[gamma], simulated[0] / simulated[gamma]
+            found = race(engines, message, SamplingParams(max_tokens=args.tokens), {"drafting": gamma})
+            assert len(found["drafting"].result.token_ids) == entry["tokens"]
+            decoding = {name: one.result.report.seconds_decode for name, one in found.items()}
+            pair = decoding["plain"] / decoding["drafting"], simulated(0) / simulated(gamma)
             off.append(pair[1] / pair[0] - 1)
             print(
                 f"{entry['kind']:>15} gamma {gamma}: measured {pair[0]:.2f}x, simulated {pair[1]:.2f}x ({off[-1]:+.1%})"

@@ -175,6 +175,12 @@ def test_a_long_prompt_before_a_short_answer_is_not_read_by_the_draft():
     assert sum(run(0.95, prompt=100, tokens=300).nodes) > 100
 
 
+def test_what_was_saved_up_is_not_spent_on_reading_one_long_prompt():
+    controller = auto()
+    controller._tenant("").credit = 1e9
+    assert sum(run(0.95, prompt=2000, tokens=16, controller=controller).nodes) == 0
+
+
 def test_a_long_answer_makes_a_long_prompt_worth_reading_in_the_end():
     nodes = run(0.95, prompt=5000, tokens=1500).nodes
     began = next(i for i, n in enumerate(nodes) if n)

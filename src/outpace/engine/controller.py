@@ -64,6 +64,7 @@ class _Known:
     last: dict[str, int] = field(default_factory=dict)  # round in which a drafter was last at work
     rounds: int = 0
     unchecked: int = 0  # rounds since the last plain one
+    seconds: float = 0.0  # that the request has taken
     plainly: float = 0.0  # seconds of rounds that brought a token, less those that drafts have saved
     budget: int = 0
     text: int = 0  # tokens before the round
@@ -152,7 +153,7 @@ class AutoController:
         chosen = self._choose(sessions, known, options, choices, without)
         for i, mine in choices.items():
             waiting = [o for o in mine if o is not options[i] and not _forecast(sessions[i], o.drafter)]
-            tried = self._try(options, i, waiting, chosen.rate, known[i])
+            tried = self._try(sessions[i], known[i], options, i, waiting, chosen.rate)
             if tried is not None:
                 options[i], self._once = tried, True
             elif options[i] in mine:
@@ -228,9 +229,11 @@ class AutoController:
         risk = sum(p for p, n in to_come if reading - saved * n > _SLOWER * (passed + n / without.rate))
         return risk <= _RISK and saved * sum(p * n for p, n in to_come) > _PAYS * reading
 
-    def _try(self, options: list[Option], i: int, others: Sequence[Option], usual: float, one: _Known) -> Option | None:
+    def _try(
+        self, session: Session, one: _Known, options: list[Option], i: int, others: Sequence[Option], usual: float
+    ) -> Option | None:
         """A drafter that is not the best as far as is known, when what it may lose against the ``usual`` tokens a
-        second has been saved up."""
+        second has been saved up, and its reading would not be what makes this request slow."""
         waiting = [o for o in others if one.rounds >= one.again.get(o.drafter, 0)]
         if not waiting:
             return None
@@ -238,9 +241,9 @@ class AutoController:
         nodes = min(_TRY_NODES, option.most)
         trying = Option(option.drafter, option.entries, nodes, nodes, option.standing, option.coming)
         found = share([*options[:i], trying, *options[i + 1 :]], self.prices)
-        behind = option.entries + 1 - one.read.get(option.drafter, 0)
-        loss = found.seconds - found.tokens / usual + self.prices.reading(option.drafter, behind)
-        if loss > one.tenant.credit:
+        reading = self.prices.reading(option.drafter, self._behind(session, one, option.drafter))
+        loss = found.seconds - found.tokens / usual + reading
+        if loss > one.tenant.credit or reading > _SLOWER * one.seconds:
             return None
         one.tenant.credit -= max(0.0, loss)
         one.wait[option.drafter] = min(_LONGEST_WAIT, 2 * one.wait.get(option.drafter, _TRY_AGAIN // 2))
@@ -263,8 +266,10 @@ class AutoController:
         rounds = list(zip(sessions, known, proposals, verdicts, strict=True))
         for session, one, proposal, verdict in rounds:
             one.rounds += 1
+            passed = sum(seconds[:4])
+            one.seconds += passed + (session.report.seconds_prefill if one.rounds == 1 else 0.0)
             one.unchecked = one.unchecked + 1 if len(proposal) else 0
-            one.plainly = max(0.0, one.plainly + (1 - len(verdict.path)) * sum(seconds[:4]))
+            one.plainly = max(0.0, one.plainly + (1 - len(verdict.path)) * passed)
             if one.budget:
                 self._learn_reading(session, one)
                 one.read[session.drafter_name] = one.text + len(verdict.path)
