@@ -264,9 +264,9 @@ class AutoController:
         start = self._clock()
         known = [self._of(session) for session in sessions]
         rounds = list(zip(sessions, known, proposals, verdicts, strict=True))
+        passed = sum(seconds[:4])
         for session, one, proposal, verdict in rounds:
             one.rounds += 1
-            passed = sum(seconds[:4])
             one.seconds += passed + (session.report.seconds_prefill if one.rounds == 1 else 0.0)
             one.unchecked = one.unchecked + 1 if len(proposal) else 0
             one.plainly = max(0.0, one.plainly + (1 - len(verdict.path)) * passed)
@@ -275,7 +275,7 @@ class AutoController:
                 one.read[session.drafter_name] = one.text + len(verdict.path)
             if session.finish in ("stop", "length"):
                 one.tenant.lengths.add(len(session.tokens) - session.prompt_length)
-        self._rest -= sum(seconds[:4])
+        self._rest -= passed
         if self._fresh:
             self._learn(rounds, seconds)
             self._rest += (self._clock() - start) / _OWN_TIME
