@@ -12,7 +12,7 @@ from ..core.errors import OutpaceError, VocabularyError
 from ..core.types import SamplingParams
 from ..engine.build import load
 from ..engine.controller import AutoController
-from ..engine.costs import PassCosts, machine, measure_passes
+from ..engine.costs import PassCosts, machine, measure_passes, pass_costs
 from ..engine.engine import Engine, Prompt
 from ..engine.plan import Plan
 from ..engine.stream import Result
@@ -42,13 +42,13 @@ class Way:
 
     @property
     def label(self) -> str:
-        return f"{self.drafter} ({Path(self.draft).stem})" if self.draft else self.drafter
+        return f"{self.drafter} ({Path(self.draft).name.removesuffix('.gguf')})" if self.draft else self.drafter
 
 
 @dataclass
 class Found:
-    """What a way brought: plain seconds / seconds of each prompt, whole requests, beside what the controller expects
-    once it has seen them. ``error``: why it cannot be used."""
+    """What a way brought: plain seconds / seconds of each prompt, whole requests, beside what its tokens and rows a
+    pass say with the measured cost of passes, reading apart. ``error``: why it cannot be used."""
 
     way: Way
     ratios: list[float] = field(default_factory=list)
@@ -119,10 +119,13 @@ def try_way(
         results.append(result.report)
     tested = sum(report.tested for report in results)
     found.alpha = sum(report.accepted for report in results) / tested if tested else None
-    found.tokens_a_pass = sum(r.emitted for r in results) / sum(r.target_passes for r in results)
+    passes, costs = sum(report.target_passes for report in results), pass_costs(target)
+    found.tokens_a_pass = sum(report.emitted for report in results) / passes
+    drafting = sum(report.seconds_draft for report in results) / passes
+    rows = 1 + sum(report.drafted for report in results) / passes
+    found.predicted = found.tokens_a_pass * costs.of(1) / (costs.of(rows) + drafting)
     controller = engine.controller
     assert isinstance(controller, AutoController)
-    found.predicted = max(controller.expected_speedup(name) for name in way.drafter.split(","))
     found.believed = controller.believed()
     return found, engine
 

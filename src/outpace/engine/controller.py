@@ -122,12 +122,6 @@ class AutoController:
             one.budget, one.text, one.read_seconds = budget, len(session.tokens), session.report.seconds_draft_prefill
         return out
 
-    def expected_speedup(self, drafter: str, *, most: int = 16, entries: int = 256, tenant: str = "") -> float:
-        """What it now expects of a drafter that has read the text: tokens a second / those of plain decoding."""
-        standing, coming = self._together(self._tenant(tenant), drafter).forecast(most)
-        none = share([Option(drafter, entries)], self.prices)
-        return share([Option(drafter, entries, most, 0, standing, coming)], self.prices).rate / none.rate
-
     def believed(self, tenant: str = "") -> dict[str, float]:
         """P(a draft stands) of each drafter that was at work, given that it was proposed."""
         seen = self._tenant(tenant).acceptance
