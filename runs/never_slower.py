@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from outpace import SamplingParams, load
+from outpace.bench import workload
 from outpace.bench.compare import race
 from outpace.bench.simulate import Logged, Outcome, Truth, simulate
 from outpace.core.prefixes import shared_length
@@ -35,10 +36,10 @@ from outpace.core.types import Chunk
 from outpace.drafters.lookup import Config, Lookup
 from outpace.engine.controller import AutoController
 from outpace.engine.costs import PassCosts, from_dict, machine, measure_passes, pass_costs
-from outpace.engine.engine import Engine
+from outpace.engine.engine import Engine, Prompt
 from outpace.engine.stream import Result
 from outpace.models.catalogue import resolve
-from outpace.models.loading import load_draft, load_model
+from outpace.models.loading import LoadedModel, load_draft, load_model
 
 CREATIVE = (
     "Write the opening of a story in which a lighthouse keeper finds a door at the bottom of the sea.",
@@ -71,15 +72,22 @@ def mix(data: Path, each: int) -> Iterator[tuple[str, str]]:
         yield from ((kind, prompts[i]) for kind, prompts in kinds.items() if i < len(prompts))
 
 
+def asked(target: LoadedModel, prompt: str) -> Prompt:
+    """A prompt as the model is asked it."""
+    return [{"role": "user", "content": prompt}] if target.chat_template else prompt
+
+
 def collect(args: argparse.Namespace) -> None:
     start, log = perf_counter(), Path(args.log)
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     known = {entry.get("prompt") for entry in done}
-    todo = [(kind, prompt) for kind, prompt in mix(args.data, args.each) if prompt not in known]
+    built_in = [one for one in workload.load("built-in", 3) if one.category in args.built_in.split(",")]
+    asking = [*mix(args.data, args.each), *((f"built-in {one.category}", one.text) for one in built_in)]
+    todo = [(kind, prompt) for kind, prompt in asking if prompt not in known]
     target = load_model(resolve(args.target), weights=args.weights)
     draft = load_draft(resolve(args.draft))
     engine = load(target, draft, gamma=4)
-    other = engine.encode([{"role": "user", "content": "-"}] if target.chat_template else "-")
+    other = engine.encode(asked(target, "-"))
     with log.open("a", encoding="utf-8") as out:
         if not done:
             costs = {"target": asdict(pass_costs(target)), "draft": asdict(pass_costs(draft))}
@@ -90,7 +98,7 @@ def collect(args: argparse.Namespace) -> None:
             if perf_counter() - start > args.seconds:
                 print(f"{len(todo)} to do; call again", file=sys.stderr)
                 return
-            ids = engine.encode([{"role": "user", "content": prompt}] if target.chat_template else prompt)
+            ids = engine.encode(asked(target, prompt))
             if len(ids) + args.tokens > target.runtime.context:
                 continue
             result = engine.generate(ids, SamplingParams(max_tokens=args.tokens))
@@ -206,24 +214,27 @@ def check(args: argparse.Namespace) -> None:
     for entry in sorted(entries, key=lambda entry: entry["prompt_tokens"] - 2 * entry["tokens"]):
         if perf_counter() - start > args.seconds:
             break
-        message = [{"role": "user", "content": entry["prompt"]}] if target.chat_template else entry["prompt"]
-        drafts = {"draft_model": Logged(**entry["draft_model"])}
-
-        def simulated(gamma: int, entry=entry, drafts=drafts) -> float:  # type: ignore[no-untyped-def]
-            found = simulate(drafts, truth, entry["tokens"], prompt=entry["prompt_tokens"], gamma=gamma)
-            reading = truth.reading("draft_model", entry["prompt_tokens"]) if gamma else 0.0
-            return found.seconds - truth.prefill(entry["prompt_tokens"]) - reading
-
         for gamma in (2, 4):
-            found = race(engines, message, SamplingParams(max_tokens=args.tokens), {"drafting": gamma})
+            found = race(
+                engines, asked(target, entry["prompt"]), SamplingParams(max_tokens=args.tokens), {"drafting": gamma}
+            )
             assert len(found["drafting"].result.token_ids) == entry["tokens"]
             decoding = {name: one.result.report.seconds_decode for name, one in found.items()}
-            pair = decoding["plain"] / decoding["drafting"], simulated(0) / simulated(gamma)
+            pair = (decoding["plain"] / decoding["drafting"],
+                    simulated_decoding(entry, truth, 0) / simulated_decoding(entry, truth, gamma))  # fmt: skip
             off.append(pair[1] / pair[0] - 1)
             print(
                 f"{entry['kind']:>15} gamma {gamma}: measured {pair[0]:.2f}x, simulated {pair[1]:.2f}x ({off[-1]:+.1%})"
             )
     print(f"median difference {statistics.median(off):+.1%}, of the size {statistics.median(map(abs, off)):.1%}")
+
+
+def simulated_decoding(entry: dict[str, Any], truth: Truth, gamma: int) -> float:
+    """Seconds that the draft model's log of an answer comes to, reading apart."""
+    prompt, drafts = entry["prompt_tokens"], {"draft_model": Logged(**entry["draft_model"])}
+    reading = truth.reading("draft_model", prompt) if gamma else 0.0
+    found = simulate(drafts, truth, entry["tokens"], prompt=prompt, gamma=gamma)
+    return found.seconds - truth.prefill(prompt) - reading
 
 
 def confirm(args: argparse.Namespace) -> None:
@@ -242,8 +253,7 @@ def confirm(args: argparse.Namespace) -> None:
         if perf_counter() - start > args.seconds:
             print(f"stopped before prompt {number + args.skip}", file=sys.stderr)
             break
-        message = [{"role": "user", "content": prompt}] if target.chat_template else prompt
-        found = race(engines, message, params)
+        found = race(engines, asked(target, prompt), params)
         assert found["plain"].result.token_ids == found["auto"].result.token_ids
         line: dict[str, Any] = {name: (one.seconds, one.first) for name, one in found.items()}
         line |= {"kind": kind, "tokens": len(found["auto"].result.token_ids),
@@ -284,6 +294,7 @@ def main() -> None:
     parser.add_argument("--weights", default="auto")
     parser.add_argument("--drafters", default="draft_model,lookup")
     parser.add_argument("--each", type=int, default=3, help="prompts of each category")
+    parser.add_argument("--built-in", default="", metavar="NAME,NAME", help="categories of outpace bench, for collect")
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--seconds", type=float, default=75.0, help="begin no prompt after so long")
     parser.add_argument("--skip", type=int, default=0)

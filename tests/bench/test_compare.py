@@ -37,6 +37,8 @@ def test_they_go_on_side_by_side(engines, monkeypatch):
 
 
 def test_a_refused_request_leaves_nothing_open(engines):
+    """The second engine has too little context: what the first one had opened is closed."""
+    small = load(model(context=64), drafter="none")
     with pytest.raises(ContextError):
-        race(engines, [1] * 100_000, PARAMS)
-    assert all(engine.open_requests == (0, 0) for engine in engines.values())
+        race({"plain": engines["plain"], "small": small}, [1] * 100, PARAMS)
+    assert engines["plain"].open_requests == small.open_requests == (0, 0)

@@ -7,6 +7,7 @@ import platform
 import secrets
 import statistics
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -106,26 +107,26 @@ def race(
     the next pass. So a machine that becomes slower or faster does so for all, where requests timed one after the
     other differ by as much as two of its minutes do. ``gamma``: of those engines that are to draft so much.
     Raises what a request ends with."""
-    depths = gamma or {}
-    streams = {name: engine.open(prompt, params, gamma=depths.get(name)) for name, engine in engines.items()}
-    seconds, first = dict.fromkeys(streams, 0.0), dict.fromkeys(streams, 0.0)
-    running = list(streams)
-    try:
+    depths, found = gamma or {}, {}
+    seconds, first = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, 0.0)
+    with ExitStack() as opened:
+        running = {
+            name: opened.enter_context(engine.open(prompt, params, gamma=depths.get(name)))
+            for name, engine in engines.items()
+        }
         while running:
-            name = min(running, key=lambda name: (streams[name].report.emitted, seconds[name]))
+            name = min(running, key=lambda name: (running[name].report.emitted, seconds[name]))
             begun = perf_counter()
             engines[name].step()
             seconds[name] += perf_counter() - begun
-            if streams[name].report.emitted and not first[name]:
+            if running[name].report.emitted and not first[name]:
                 first[name] = seconds[name]
-            streams[name].poll()
-            if streams[name].result is not None:
-                running.remove(name)
-    finally:
-        for stream in streams.values():
-            stream.close()
-    results = {name: stream.result for name, stream in streams.items()}
-    return {name: Raced(seconds[name], first[name], result) for name, result in results.items() if result is not None}
+            running[name].poll()
+            result = running[name].result
+            if result is not None:
+                found[name] = Raced(seconds[name], first[name], result)
+                del running[name]
+    return found
 
 
 def _speed(result: Result) -> float:

@@ -12,7 +12,7 @@ from ..core.errors import OutpaceError, VocabularyError
 from ..core.types import SamplingParams
 from ..engine.build import load
 from ..engine.controller import AutoController
-from ..engine.costs import PassCosts, machine, measure_passes, pass_costs
+from ..engine.costs import PassCosts, machine, measure_passes
 from ..engine.engine import Engine, Prompt
 from ..engine.plan import Plan
 from ..engine.stream import Result
@@ -98,13 +98,14 @@ def ways(drafts: Sequence[str]) -> list[Way]:
 def try_way(
     way: Way,
     target: LoadedModel,
+    costs: PassCosts,
     plain: Engine,
     prompts: Sequence[Prompt],
     params: SamplingParams,
     **settings: object,
 ) -> tuple[Found, Engine | None]:
     """Answer each prompt by ``plain``, the target without a drafter, and in this way, side by side.
-    ``settings``: further keywords of ``load``."""
+    ``costs``: the target's passes. ``settings``: further keywords of ``load``."""
     found = Found(way)
     try:
         engine = load(target, way.draft, drafter=way.drafter, controller="auto", **settings)  # type: ignore[arg-type]
@@ -119,7 +120,7 @@ def try_way(
         results.append(result.report)
     tested = sum(report.tested for report in results)
     found.alpha = sum(report.accepted for report in results) / tested if tested else None
-    passes, costs = sum(report.target_passes for report in results), pass_costs(target)
+    passes = sum(report.target_passes for report in results)
     found.tokens_a_pass = sum(report.emitted for report in results) / passes
     drafting = sum(report.seconds_draft for report in results) / passes
     rows = 1 + sum(report.drafted for report in results) / passes

@@ -78,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
     plain.generate(prompts[0], SamplingParams(max_tokens=4))
     for way in chosen:
         _tell(f"trying {way.label}")
-        one, engine = tuning.try_way(way, target, plain, prompts, params, backend=args.backend, threads=threads)
+        one, engine = tuning.try_way(way, target, costs[target.name], plain, prompts, params, backend=args.backend,
+                                     threads=threads)  # fmt: skip
         found.append(one)
         if engine is not None:
             engines[way.label] = engine

@@ -13,9 +13,8 @@ from ..core.protocols import Parts, Runtime, Session
 from ..core.types import Chunk
 from ..models.pairing import Encoder, TextOf, seam
 from ..models.tokenizer import Tokenizer
+from ._text_cache import CATCH_UP_ROWS, PREFILL_ROWS
 
-_PREFILL_ROWS = 256  # rows a pass while the draft reads the text
-_CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
 _LONGEST, _MARGIN = 256, 32  # characters encoded anew each time, and how far a seam stays from their end
 _ROOM = 4  # tokens of the draft that one of the target's may take
 
@@ -103,9 +102,9 @@ class OtherDraft:
         if same < len(state.cached):
             self.cache.keep(state.slot, same, [])
             del state.cached[same:]
-        while len(ids) - len(state.cached) > _CATCH_UP_ROWS:
+        while len(ids) - len(state.cached) > CATCH_UP_ROWS:
             left = len(ids) - len(state.cached) - 1
-            part = ids[len(state.cached) :][: min(left, _PREFILL_ROWS)]
+            part = ids[len(state.cached) :][: min(left, PREFILL_ROWS)]
             self.runtime.forward([Chunk(state.slot, part, logits_from=len(part))], self.cache)
             state.cached += part
         session.report.seconds_draft_prefill += perf_counter() - start

@@ -10,8 +10,8 @@ from ..core.prefixes import Prefixes
 from ..core.protocols import Runtime, Session
 from ..core.types import Chunk
 
-_PREFILL_ROWS = 256  # rows a pass
-_CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
+PREFILL_ROWS = 256  # rows a pass
+CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
 
 
 class TextCache:
@@ -23,11 +23,6 @@ class TextCache:
         self.cache: KVCache = runtime.new_cache()
         self._prefixes = Prefixes(self.cache, prefix_bytes)
 
-    @property
-    def slots(self) -> int:
-        """Slots in use."""
-        return self.cache.slots
-
     def open(self, session: Session, room: int) -> int:
         """A slot of ``room`` entries, with what is known of the session's prompt."""
         return self._prefixes.open(session.tokens[:-1], session.tenant, room)
@@ -35,9 +30,9 @@ class TextCache:
     def read(self, session: Session, slot: int, text: Sequence[int]) -> None:
         """Catch up with ``text``, but for its last few tokens, as far as the slot has room. The report has the time."""
         start = perf_counter()
-        text = text[:-_CATCH_UP_ROWS][: self.cache.capacity(slot)]
-        for first in range(self.cache.length(slot), len(text), _PREFILL_ROWS):
-            part = text[first : first + _PREFILL_ROWS]
+        text = text[:-CATCH_UP_ROWS][: self.cache.capacity(slot)]
+        for first in range(self.cache.length(slot), len(text), PREFILL_ROWS):
+            part = text[first : first + PREFILL_ROWS]
             self._runtime.forward([Chunk(slot, part, logits_from=len(part))], self.cache)
         session.report.seconds_draft_prefill += perf_counter() - start
 

@@ -3,7 +3,8 @@
 Nodes are told apart by their place in the proposal. In a chain that is the depth; in a tree a smaller budget would
 have kept the first nodes, so that a node's place says what one more unit of budget brings. What is counted is whether
 a node stood *given that the drafter was allowed to propose it*: a drafter that finds nothing, or stops where it is
-not confident, is charged for it there, and its match lengths and confidence need no model of their own.
+not confident, is charged for it there. A drafter that tells its chances beforehand is taken at its word instead
+(:mod:`.controller`); its counts only say what is believed of it.
 """
 
 from __future__ import annotations
