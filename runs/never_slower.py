@@ -3,7 +3,8 @@
     python runs/never_slower.py collect --data ../shared/data --log LOG   # answers and costs; continues where it was
     python runs/never_slower.py replay --log LOG                          # every setting on the logged rounds
     python runs/never_slower.py check --log LOG                           # simulated against measured speed-ups
-    python runs/never_slower.py confirm --data ../shared/data --log LOG   # plain and controller in turn, by the clock
+    python runs/never_slower.py confirm --data ../shared/data --log OTHER # plain and controller side by side, by the
+                                                                          # clock; --answers LOG: and the best setting
 
 `collect` writes one line for each prompt: how long the run of agreeing drafts is at every position of the answer, for
 the draft model and for lookup. At temperature 0 (and under `match` in general) that decides exactly what any gamma
@@ -19,8 +20,9 @@ import random
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -53,7 +55,8 @@ CREATIVE = (
     "Write a short dialogue between two rivers that are about to meet.",
     "Describe the smell of rain to somebody who has lived all their life in the desert.",
 )
-OTHER = 0.0005  # seconds of a round besides passes
+OTHER, DRAW = 0.0006, 0.0006  # seconds of a round besides passes, and of drawing a draft's token from its pass
+FEW = (1, 2, 3, 4, 6, 8)  # rows of the passes that `check` measures
 GAMMAS = {"draft_model": range(1, 13), "lookup": (2, 4, 6, 8, 12, 16)}
 
 
@@ -72,6 +75,12 @@ def mix(data: Path, each: int) -> Iterator[tuple[str, str]]:
         yield from ((kind, prompts[i]) for kind, prompts in kinds.items() if i < len(prompts))
 
 
+def prompts(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """Those of the mix, and of the built-in categories asked for."""
+    built_in = [one for one in workload.load("built-in", 3) if one.category in args.built_in.split(",")]
+    return [*mix(args.data, args.each), *((f"built-in {one.category}", one.text) for one in built_in)]
+
+
 def asked(target: LoadedModel, prompt: str) -> Prompt:
     """A prompt as the model is asked it."""
     return [{"role": "user", "content": prompt}] if target.chat_template else prompt
@@ -81,9 +90,7 @@ def collect(args: argparse.Namespace) -> None:
     start, log = perf_counter(), Path(args.log)
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     known = {entry.get("prompt") for entry in done}
-    built_in = [one for one in workload.load("built-in", 3) if one.category in args.built_in.split(",")]
-    asking = [*mix(args.data, args.each), *((f"built-in {one.category}", one.text) for one in built_in)]
-    todo = [(kind, prompt) for kind, prompt in asking if prompt not in known]
+    todo = [(kind, prompt) for kind, prompt in prompts(args) if prompt not in known]
     target = load_model(resolve(args.target), weights=args.weights)
     draft = load_draft(resolve(args.draft))
     engine = load(target, draft, gamma=4)
@@ -104,8 +111,8 @@ def collect(args: argparse.Namespace) -> None:
             result = engine.generate(ids, SamplingParams(max_tokens=args.tokens))
             assert isinstance(result, Result)
             text = [*ids, *result.token_ids]
-            known = shared_length(ids[:-1], other)  # the template's beginning, which servers keep
-            entry = {"kind": kind, "prompt": prompt, "prompt_tokens": len(ids), "known": known,
+            template = shared_length(ids[:-1], other)  # the template's beginning, which servers keep
+            entry = {"kind": kind, "prompt": prompt, "prompt_tokens": len(ids), "known": template,
                      "tokens": len(result.token_ids), "limit": args.tokens,
                      "draft_model": model_runs(engine, text, len(ids)),
                      "lookup": lookup_runs(text, len(ids))}  # fmt: skip
@@ -147,7 +154,26 @@ def lookup_runs(text: list[int], first: int) -> dict[str, list[Any]]:
 def read(log: str) -> tuple[Truth, PassCosts, PassCosts, list[dict[str, Any]], dict[str, Any]]:
     head, *entries = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
     target, draft = from_dict(head["target"]), from_dict(head["draft"])
-    return Truth(target, {"draft_model": draft}, OTHER), target, draft, entries, head
+    return Truth(target, {"draft_model": draft}, OTHER, DRAW), target, draft, entries, head
+
+
+def replayed(truth: Truth, names: Sequence[str], entry: dict[str, Any], **how: Any) -> Outcome:
+    """A logged answer, decoded otherwise."""
+    drafts = {name: Logged(**entry[name]) for name in names}
+    parts = {"prompt": entry["prompt_tokens"], "limit": entry["limit"], "known": entry["known"]}
+    return simulate(drafts, truth, entry["tokens"], **parts, **how)
+
+
+def fixed_settings(
+    truth: Truth, names: Sequence[str], entries: Sequence[dict[str, Any]]
+) -> dict[tuple[str, int], float]:
+    """Seconds of all these answers with every drafter and gamma, the fastest first."""
+    found = {("plain", 0): sum(replayed(truth, names, entry, gamma=0).seconds for entry in entries)}
+    for name in names:
+        for gamma in GAMMAS[name]:
+            each = (replayed(truth, names, entry, drafter=name, gamma=gamma).seconds for entry in entries)
+            found[name, gamma] = sum(each)
+    return dict(sorted(found.items(), key=lambda one: one[1]))
 
 
 def replay(args: argparse.Namespace) -> None:
@@ -156,19 +182,7 @@ def replay(args: argparse.Namespace) -> None:
     print(f"{head['pair']} on {head['machine']}: {len(entries)} answers; v(2), v(4), v(8) = "
           f"{target.relative(2):.2f}, {target.relative(4):.2f}, {target.relative(8):.2f}, "
           f"c = {draft.of(1) / target.of(1):.2f}")  # fmt: skip
-
-    def run(entry: dict[str, Any], **how: Any) -> Outcome:
-        drafts = {name: Logged(**entry[name]) for name in names}
-        return simulate(
-            drafts,
-            truth,
-            entry["tokens"],
-            prompt=entry["prompt_tokens"],
-            limit=entry["limit"],
-            known=entry["known"],
-            **how,
-        )
-
+    run = partial(replayed, truth, names)
     kinds = sorted({entry["kind"] for entry in entries})
     print(f"{'category':>15} {'answers':>7} {'best fixed':>17} {'x plain':>8} | one controller {'of best':>8} "
           f"{'first token':>11} | one each {'of best':>8}")  # fmt: skip
@@ -185,10 +199,8 @@ def replay(args: argparse.Namespace) -> None:
     for kind in kinds:
         mine = [entry for entry in entries if entry["kind"] == kind]
         plain = {id(entry): run(entry, gamma=0) for entry in mine}
-        total = sum(outcome.seconds for outcome in plain.values())
-        fixed = {(n, g): sum(run(e, drafter=n, gamma=g).seconds for e in mine) for n in names for g in GAMMAS[n]}
-        fixed["plain", 0] = total
-        best = min(fixed, key=fixed.__getitem__)
+        fixed = fixed_settings(truth, names, mine)
+        best, total = next(iter(fixed)), fixed["plain", 0]
         columns = []
         for runs in (warm[kind], cold[kind]):
             seconds = sum(outcome.seconds for _, outcome in runs) / args.orders
@@ -202,31 +214,38 @@ def replay(args: argparse.Namespace) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Decode logged prompts plainly and with fixed gammas, side by side, and compare with what the simulator makes of
-    their logs, on costs measured now."""
+    their logs, on costs measured right before and after."""
     start = perf_counter()
     *_, entries, _ = read(args.log)
     target, draft = load_model(resolve(args.target), weights=args.weights), load_draft(resolve(args.draft))
-    truth = Truth(measure_passes(target.runtime), {"draft_model": measure_passes(draft.runtime)}, OTHER)
     engines = {"plain": load(target, drafter="none"), "drafting": load(target, draft, controller="fixed")}
     for engine in engines.values():
         engine.generate("warm up", SamplingParams(max_tokens=8))
-    off = []
+    off, prices = [], [measure_passes(model.runtime, rows=FEW) for model in (target, draft)]
     for entry in sorted(entries, key=lambda entry: entry["prompt_tokens"] - 2 * entry["tokens"]):
         if perf_counter() - start > args.seconds:
             break
+        params, found = SamplingParams(max_tokens=entry["limit"]), {}
         for gamma in (2, 4):
-            found = race(
-                engines, asked(target, entry["prompt"]), SamplingParams(max_tokens=args.tokens), {"drafting": gamma}
-            )
-            assert len(found["drafting"].result.token_ids) == entry["tokens"]
-            decoding = {name: one.result.report.seconds_decode for name, one in found.items()}
-            pair = (decoding["plain"] / decoding["drafting"],
-                    simulated_decoding(entry, truth, 0) / simulated_decoding(entry, truth, gamma))  # fmt: skip
-            off.append(pair[1] / pair[0] - 1)
-            print(
-                f"{entry['kind']:>15} gamma {gamma}: measured {pair[0]:.2f}x, simulated {pair[1]:.2f}x ({off[-1]:+.1%})"
-            )
+            found[gamma] = race(engines, asked(target, entry["prompt"]), params, {"drafting": gamma})
+            assert len(found[gamma]["drafting"].result.token_ids) == entry["tokens"]
+        before, prices = prices, [measure_passes(model.runtime, rows=FEW) for model in (target, draft)]
+        costs, drafts = (between(*pair) for pair in zip(before, prices, strict=True))
+        truth = Truth(costs, {"draft_model": drafts}, OTHER, DRAW)
+        for gamma, raced in found.items():
+            decoding = {name: one.result.report.seconds_decode for name, one in raced.items()}
+            measured = decoding["plain"] / decoding["drafting"]
+            simulated = simulated_decoding(entry, truth, 0) / simulated_decoding(entry, truth, gamma)
+            off.append(simulated / measured - 1)
+            print(f"{entry['kind']:>15} gamma {gamma}: measured {measured:.2f}x, simulated {simulated:.2f}x "
+                  f"({off[-1]:+.1%})", flush=True)  # fmt: skip
     print(f"median difference {statistics.median(off):+.1%}, of the size {statistics.median(map(abs, off)):.1%}")
+
+
+def between(before: PassCosts, after: PassCosts) -> PassCosts:
+    """What passes cost between two measurements."""
+    seconds = tuple((a + b) / 2 for a, b in zip(before.seconds, after.seconds, strict=True))
+    return replace(before, seconds=seconds)
 
 
 def simulated_decoding(entry: dict[str, Any], truth: Truth, gamma: int) -> float:
@@ -238,26 +257,44 @@ def simulated_decoding(entry: dict[str, Any], truth: Truth, gamma: int) -> float
 
 
 def confirm(args: argparse.Namespace) -> None:
-    """Plain and controller side by side."""
-    start = perf_counter()
-    target = load_model(resolve(args.target), weights=args.weights)
-    auto = load(
-        target, load_draft(resolve(args.draft)), drafter=args.drafters, controller="auto", prefix_bytes=64 << 20
-    )
-    engines = {"plain": load(target, drafter="none", prefix_bytes=64 << 20), "auto": auto}
+    """Plain, controller and, with a log of answers, each category's best fixed setting side by side."""
+    start, names, best = perf_counter(), args.drafters.split(","), {}
+    if args.answers:
+        truth, *_, entries, _ = read(args.answers)
+        for kind in {entry["kind"] for entry in entries}:
+            mine = [entry for entry in entries if entry["kind"] == kind]
+            best[kind] = next(iter(fixed_settings(truth, names, mine)))
+    target, draft = load_model(resolve(args.target), weights=args.weights), load_draft(resolve(args.draft))
+    keeping = partial(load, target, prefix_bytes=64 << 20)
+    engines = {
+        "plain": keeping(drafter="none"),
+        "auto": keeping(draft, drafter=args.drafters, controller="auto"),
+    }
+    engines |= {
+        name: keeping(draft if name == "draft_model" else None, drafter=name, controller="fixed")
+        for name in names
+        if best
+    }
     for engine in engines.values():
         engine.generate("warm up", SamplingParams(max_tokens=8))
     params = SamplingParams(max_tokens=args.tokens)
-    prompts = list(mix(args.data, args.each))[args.skip :]
-    for number, (kind, prompt) in enumerate(prompts):
+    for number, (kind, prompt) in enumerate(prompts(args)[args.skip :]):
         if perf_counter() - start > args.seconds:
             print(f"stopped before prompt {number + args.skip}", file=sys.stderr)
             break
-        found = race(engines, asked(target, prompt), params)
-        assert found["plain"].result.token_ids == found["auto"].result.token_ids
-        line: dict[str, Any] = {name: (one.seconds, one.first) for name, one in found.items()}
+        running, gamma = {"plain": engines["plain"], "auto": engines["auto"]}, {}
+        name, depth = best.get(kind, ("plain", 0))
+        if depth:
+            running[name], gamma[name] = engines[name], depth
+        if number % 2:  # nobody is always the first
+            running = dict(reversed(running.items()))
+        found = race(running, asked(target, prompt), params, gamma)
+        assert all(one.result.token_ids == found["plain"].result.token_ids for one in found.values())
+        line: dict[str, Any] = {name: (found[name].seconds, found[name].first) for name in ("plain", "auto")}
         line |= {"kind": kind, "tokens": len(found["auto"].result.token_ids),
                  "prompt": found["auto"].result.prompt_tokens}  # fmt: skip
+        if best:
+            line |= {"best": (found[name].seconds, found[name].first), "setting": f"{name} {depth}"}
         with Path(args.log).open("a", encoding="utf-8") as log:
             print(json.dumps(line), file=log)
         ratios = [line["plain"][part] / line["auto"][part] for part in (0, 1)]
@@ -266,7 +303,8 @@ def confirm(args: argparse.Namespace) -> None:
 
 
 def summarize(log: str) -> None:
-    """Medians of the paired ratios, with a bootstrap interval."""
+    """Medians of the paired ratios, with a bootstrap interval; and what the best fixed setting takes / the controller
+    takes for all of a category's requests."""
     entries = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
     kinds = sorted({entry["kind"] for entry in entries})
     for kind in [*kinds, "all"]:
@@ -275,6 +313,16 @@ def summarize(log: str) -> None:
             ratios = [entry["plain"][part] / entry["auto"][part] for entry in mine]
             low, high = bootstrap(ratios)
             print(f"{kind:>15} {name:>12}: {statistics.median(ratios):.3f}x  [{low:.3f}, {high:.3f}]  of {len(ratios)}")
+        both = [entry for entry in mine if "best" in entry]
+        if both:
+            plain, auto, best = (sum(entry[name][0] for entry in both) for name in ("plain", "auto", "best"))
+            ratios = [entry["best"][0] / entry["auto"][0] for entry in both]
+            low, high = bootstrap(ratios)
+            settings = ", ".join(sorted({entry["setting"] for entry in both})) if kind != "all" else "of each"
+            print(
+                f"{kind:>15}   best fixed: {plain / best:.2f}x ({settings}), controller {plain / auto:.2f}x, "
+                f"{best / auto:.1%} of it; by request {statistics.median(ratios):.1%} [{low:.1%}, {high:.1%}]"
+            )
 
 
 def bootstrap(values: list[float], times: int = 2000, seed: int = 0) -> tuple[float, float]:
@@ -294,7 +342,10 @@ def main() -> None:
     parser.add_argument("--weights", default="auto")
     parser.add_argument("--drafters", default="draft_model,lookup")
     parser.add_argument("--each", type=int, default=3, help="prompts of each category")
-    parser.add_argument("--built-in", default="", metavar="NAME,NAME", help="categories of outpace bench, for collect")
+    parser.add_argument("--built-in", default="", metavar="NAME,NAME", help="categories of outpace bench besides")
+    parser.add_argument(
+        "--answers", metavar="LOG", help="for confirm: a log of collect, to find the best fixed settings"
+    )
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--seconds", type=float, default=75.0, help="begin no prompt after so long")
     parser.add_argument("--skip", type=int, default=0)

@@ -72,6 +72,17 @@ def test_a_log_is_replayed_exactly():
     assert (found.rounds, found.drafted, found.accepted, found.tokens) == (3, 6, 3, 6)
 
 
+def test_a_draft_reads_its_own_last_token_late_and_draws_each_token():
+    truth = Truth(FLAT, {"draft": PassCosts((1, 2), (0.1, 0.15))}, draw=0.01)
+    all_stand = {"draft": Logged([2] * 7, [2] * 7)}
+    drafting = (0.1 + 0.1 + 0.02) + (0.15 + 0.1 + 0.02)  # two rounds of two tokens; the second begins two behind
+    found = simulate(all_stand, truth, 7, gamma=2)
+    assert found.seconds - simulate(all_stand, Truth(FLAT), 7, gamma=2).seconds == pytest.approx(drafting)
+    one_stands = {"draft": Logged([2] * 5, [1] * 5)}  # after a refusal it is one behind
+    found = simulate(one_stands, truth, 5, gamma=2)
+    assert found.seconds - simulate(one_stands, Truth(FLAT), 5, gamma=2).seconds == pytest.approx(2 * 0.22)
+
+
 def run(alpha, target, *, controller, tokens=400, gamma=16, seed=0, noise=0.05, prompt=20, number=0):
     coins = random.Random(seed)
     truth = Truth(target, {"draft": DRAFT})
@@ -101,4 +112,4 @@ def test_the_controller_knows_within_a_few_rounds():
     nodes = run(0.95, USUAL, controller=auto(USUAL), tokens=60).nodes
     assert nodes[0] == 0 and max(nodes[1:8]) >= 4
     nodes = run(0.05, USUAL, controller=auto(USUAL), tokens=60).nodes
-    assert sum(nodes[10:]) <= 4
+    assert nodes[7:10] == [0, 0, 0] and sum(nodes[10:]) <= 6  # three tries of two nodes in fifty rounds

@@ -57,6 +57,27 @@ def test_drift_is_not_taken_in_by_an_interruption():
     assert drift.factor("one row") < 1.1
 
 
+def test_catching_up_with_a_few_tokens_says_nothing_about_reading():
+    """A draft model's cost of reading a prompt went down by a share in every round that it was two tokens behind."""
+    learnt = prices()
+    before = learnt.reading("draft", 1000)
+    for _ in range(500):
+        learnt.observe_reading("draft", 2, 1e-6)
+    assert learnt.reading("draft", 1000) == before
+    learnt.observe_reading("draft", 500, 50.0)
+    assert learnt.reading("draft", 1000) == pytest.approx(100.0)
+    assert learnt.reading("draft", 5) == 0
+
+
+def test_a_draft_goes_on_after_lookup_has_copied():
+    """Some tokens behind, as a draft model is then, is no text to be patient about: it was only ever tried again."""
+    always, copies = Logged([99] * 400, [3] * 400), [8 if i % 40 < 9 else 0 for i in range(400)]
+    copying = Logged(copies, [8] * 400, [[0.97] * n for n in copies])
+    drafts = {"draft": always, "lookup": copying}
+    found = simulate(drafts, Truth(TARGET, {"draft": DRAFT}), 400, controller=auto(), prompt=40)
+    assert sum(3 <= n < 8 for n in found.nodes) > 50
+
+
 def test_line_learns_both_parameters_and_stays_positive():
     coins, line = random.Random(0), Line(0.0, 1.0)
     for _ in range(200):
@@ -236,7 +257,7 @@ def test_a_drafters_own_forecast_is_used_from_the_first_round_on():
 
 def test_a_prompt_is_not_read_while_a_drafter_that_reads_nothing_does():
     """An edit: a few tokens of its own, then a long copy. Reading the prompt would pay, were it not for lookup."""
-    chances = [[]] * 6 + [[0.98 ** (i + 1) for i in range(16)]] * 120
+    chances = [[]] * 6 + [[0.98 ** (i + 1) for i in range(16)]] * 240
     copying = Logged([len(each) for each in chances], [len(each) for each in chances], chances)
     truth, chosen = Truth(TARGET, {"draft": DRAFT}), []
 
@@ -249,7 +270,7 @@ def test_a_prompt_is_not_read_while_a_drafter_that_reads_nothing_does():
     for drafts in ({"draft": by_chance(0.95), "lookup": copying}, {"draft": by_chance(0.95)}):
         chosen.clear()
         simulate(
-            drafts, truth, 120, gamma=16, prompt=2000, controller=Watched(TARGET, {"draft": DRAFT}, clock=lambda: 0.0)
+            drafts, truth, 240, gamma=16, prompt=2000, controller=Watched(TARGET, {"draft": DRAFT}, clock=lambda: 0.0)
         )
         assert set(chosen) - {""} == ({"lookup"} if len(drafts) > 1 else {"draft"})
 

@@ -92,6 +92,27 @@ def test_a_machine_that_becomes_slower_between_passes_does_not_bend_the_curve(cl
     assert [found.relative(n) for n in (2, 4, 8)] == pytest.approx([1.2 / 1.1, 1.4 / 1.1, 1.8 / 1.1])
 
 
+def test_a_rare_quick_second_is_not_what_rows_are_compared_in(clock):
+    """Where memory is quick now and then, one row gains from it and eight do not."""
+
+    def cost(rows, cached):
+        quick = rows == 1 and clock.now % 0.02 < 0.004
+        return 0.5e-3 if quick else 1e-3 if rows == 1 else 2e-3
+
+    found = measure_passes(TimedRuntime(clock, cost))
+    assert found.relative(8) == pytest.approx(2) and found.of(1) == pytest.approx(1e-3)
+
+
+def test_a_text_is_read_without_logits(clock):
+    class WithHead(TimedRuntime):
+        def forward(self, chunks, cache, want=()):
+            super().forward(chunks, cache, want)
+            clock.now += 1e-3 * (len(chunks[0].tokens) - chunks[0].logits_from)
+
+    found = measure_passes(WithHead(clock, lambda rows, cached: 1e-3 * rows))
+    assert found.of(8) == pytest.approx(16e-3) and found.per_prompt_token == pytest.approx(1e-3)
+
+
 def test_a_slow_model_is_not_measured_for_long(clock):
     found = measure_passes(TimedRuntime(clock, lambda rows, cached: 0.1 * rows), limit_seconds=1.0)
     assert found.rows[0] == 1 and 8 in found.rows and 32 not in found.rows

@@ -14,12 +14,11 @@ from typing import Any, cast
 from ..core.protocols import Controller, Drafter, Session
 from ..core.report import expected_tokens
 from ..core.types import Proposal, RoundSeconds, SamplingParams, Verdict
+from ..drafters._text_cache import CATCH_UP_ROWS
 from ..engine.costs import PassCosts
 
 Draft = Callable[[int, int], tuple[int, int]]
 """(tokens of the answer so far, nodes allowed) -> (nodes proposed, nodes that stand)."""
-
-_CATCH_UP_ROWS = 8  # tokens of the text that a drafting step takes along
 
 
 def speedup(alpha: float, gamma: int, c: float, v: Callable[[float], float] = lambda rows: 1.0) -> float:
@@ -73,11 +72,13 @@ class Logged:
 
 @dataclass(frozen=True)
 class Truth:
-    """What things cost: the target's passes, the passes of models behind drafters, and the rest of a round."""
+    """What things cost: the target's passes, the passes of models behind drafters, drawing a token from the output of
+    such a pass, and the rest of a round."""
 
     target: PassCosts
     drafts: Mapping[str, PassCosts] = field(default_factory=dict)
     other: float = 0.0
+    draw: float = 0.0
 
     def prefill(self, tokens: int) -> float:
         """Seconds to read a prompt."""
@@ -86,11 +87,14 @@ class Truth:
     def reading(self, drafter: str, behind: int) -> float:
         """Seconds for a drafter to catch up."""
         costs = self.drafts.get(drafter)
-        return costs.per_prompt_token * behind if costs and behind > _CATCH_UP_ROWS else 0.0
+        return costs.per_prompt_token * behind if costs and behind > CATCH_UP_ROWS else 0.0
 
-    def steps(self, drafter: str, steps: int, entries: int) -> float:
-        """Seconds of so many drafting steps."""
-        return self.drafts[drafter].of(1, entries) * steps if drafter in self.drafts else 0.0
+    def steps(self, drafter: str, steps: int, entries: int, behind: int = 1) -> float:
+        """Seconds of so many drafting steps; the first takes the few tokens along that the drafter is behind."""
+        if drafter not in self.drafts or not steps:
+            return 0.0
+        costs, first = self.drafts[drafter], behind if behind <= CATCH_UP_ROWS else 1
+        return costs.of(first, entries) + costs.of(1, entries) * (steps - 1) + self.draw * steps
 
 
 @dataclass(frozen=True)
@@ -157,8 +161,8 @@ def simulate(
         drafting = reading = 0.0
         if allowed:
             reading = truth.reading(name, text - read[name]) * noise()
-            drafting = truth.steps(name, made, text) * noise()
-            read[name] = text + stood
+            drafting = truth.steps(name, made, text, text - read[name]) * noise()
+            read[name] = text + min(stood, max(made - 1, 0))  # nobody has read the last node
         report.seconds_draft_prefill += reading
         target = truth.target.of(1 + made, text - 1) * noise()
         taken = min(stood + 1, tokens - report.emitted)

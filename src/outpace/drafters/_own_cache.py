@@ -17,10 +17,13 @@ from torch import Tensor
 from ..core.protocols import Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, Verdict
 
+_GREEDY = 0.7  # p ** 0.7 is how often a first choice of probability p was the target's (docs/log.md)
+
 
 def confidence(law: Law, logits: Tensor, token: int) -> float:
-    """The draft's probability of the token that it drew; greedily, where the law knows no doubt, that of its logits."""
-    return law.prob(token) if law.size > 1 else float(torch.softmax(logits, dim=-1)[token])
+    """P(the token stands), as the draft sees it: its probability of the token that it drew. Greedily, where the law
+    knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more often."""
+    return law.prob(token) if law.size > 1 else float(torch.softmax(logits, dim=-1)[token]) ** _GREEDY
 
 
 class OwnCacheDraft:

@@ -50,8 +50,9 @@ class Acceptance:
     one before it, by the ratio believed before times the session's level (drafts that stood / that were expected to):
     so a few rounds say something about every place."""
 
-    def __init__(self, before: Forecast, *, keep: float = 0.97) -> None:
-        self._before, self._keep = before, keep
+    def __init__(self, before: Forecast, *, keep: float = 0.97, trust: float = 1.0) -> None:
+        """``trust``: in what was believed before, times the usual."""
+        self._before, self._keep, self._trust = before, keep, trust
         self.rounds = 0
         self._allowed: list[float] = []
         self._stood: list[float] = []
@@ -90,14 +91,14 @@ class Acceptance:
             level = self._level()
             for place in range(len(standing), most):
                 stood, came = (standing[-1], coming[-1]) if place else (1.0, 1.0)
-                comes = min(1.0, _ratio(self._before.comes, place))
+                comes, weight = min(1.0, _ratio(self._before.comes, place)), self._trust * _WEIGHT
                 rounds = self._allowed[place] if place < len(self._allowed) else 0.0
                 now = came * comes
                 if rounds:
                     now = (self._made[place] + _COMES_WEIGHT * now) / (rounds + _COMES_WEIGHT)
                 stood *= _scaled(self._given(place), level) * min(1.0, now / came)
                 if rounds:
-                    stood = (self._stood[place] + _WEIGHT * stood) / (rounds + _WEIGHT)
+                    stood = (self._stood[place] + weight * stood) / (rounds + weight)
                 standing.append(stood)
                 coming.append(now)
         return standing, coming
@@ -108,7 +109,8 @@ class Acceptance:
 
     def _level(self) -> float:
         expected = sum(n * self._given(place) for place, n in enumerate(self._tested) if n)
-        return (sum(self._stood) + _LEVEL_WEIGHT) / (expected + _LEVEL_WEIGHT)
+        weight = self._trust * _LEVEL_WEIGHT
+        return (sum(self._stood) + weight) / (expected + weight)
 
 
 def _ratio(of, place: int) -> float:  # type: ignore[no-untyped-def]  # a bound method of Forecast

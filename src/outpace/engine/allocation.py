@@ -26,8 +26,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Share:
-    """Nodes for each session, the tokens expected from the round, and its seconds. ``more``: seconds that one more
-    node would cost."""
+    """Nodes for each session, the tokens expected from the round, and its seconds. ``more``: seconds that each
+    node adds, on average: rows do not cost alike, but in steps."""
 
     nodes: list[int]
     tokens: float
@@ -103,7 +103,7 @@ def share(options: Sequence[Option], prices: Prices) -> Share:
         for _ in range(option.least):
             round_.add(i)
     nodes, tokens, seconds = list(round_.nodes), round_.tokens, round_.seconds()
-    row, last = round_.row(), next((option.drafter for option in options if option.most), "")
+    count, before = sum(nodes), seconds
     open_ = [i for i, option in enumerate(options) if option.most > option.least]
     while open_:
         now_row = round_.row()
@@ -114,10 +114,10 @@ def share(options: Sequence[Option], prices: Prices) -> Share:
         now = round_.seconds()
         if round_.tokens * seconds > tokens * now:
             nodes, tokens, seconds = list(round_.nodes), round_.tokens, now
-            row, last = round_.row(), options[i].drafter
         elif round_.tokens * seconds < _HOPELESS * tokens * now:
             break
-    return Share(nodes, tokens, seconds, row + (prices.line(last).step if last else 0.0))
+    more = (seconds - before) / (sum(nodes) - count) if sum(nodes) > count else 0.0
+    return Share(nodes, tokens, seconds, more)
 
 
 def plain(options: Sequence[Option], prices: Prices) -> Share:

@@ -27,10 +27,10 @@ from .lengths import Lengths
 from .timing import Prices
 
 _MARGIN = 1.02  # drafting must promise this much, or the round is plain
-_PAYS = 1.2  # reading the text must be expected to pay so many times over,
+_PAYS = 1.5  # reading the text must be expected to pay so many times over,
 _SLOWER, _RISK = 0.03, 0.4  # and make the request slower than plain by this share with no more than this chance
 _PATIENCE = 0.4  # plain seconds for each second of reading, before it: a drafter that reads nothing may yet do
-_OWN_TIME = 0.01  # of the seconds that pass, at most, that deciding and learning may take
+_OWN_TIME = 0.03  # of the seconds that pass, at most, that deciding and learning may take
 _CREDIT = 0.01  # of the seconds that passed, for trying what is not the best
 _SAVED_CREDIT = 0.05  # and of the seconds that drafting has saved
 _CREDIT_ROUNDS = 40  # plain rounds whose seconds may be saved up
@@ -38,7 +38,8 @@ _CHECK_EVERY = 64  # rounds after which a plain one shows again what plain decod
 _TRY_AGAIN = 8  # rounds before a drafter is tried again, twice as many after each try
 _TRY_NODES = 2
 _LONGEST_WAIT = 64
-_BELIEVED = 0.7  # P(a draft stands) of a drafter never seen at work
+_BELIEVED = 0.75  # P(a draft stands) of a drafter never seen at work
+_TRUST = 4.0  # in that belief against what requests show: the rounds of one request are much alike
 _TENANTS = 256
 
 
@@ -321,7 +322,8 @@ class AutoController:
     def _together(self, tenant: _Tenant, name: str) -> Acceptance:
         """What all sessions of a tenant have shown of a drafter."""
         if name not in tenant.acceptance:
-            tenant.acceptance[name] = Acceptance(Guess(self._believed.get(name, _BELIEVED)), keep=0.998)
+            guess = Guess(self._believed.get(name, _BELIEVED))
+            tenant.acceptance[name] = Acceptance(guess, keep=0.998, trust=_TRUST)
         return tenant.acceptance[name]
 
     def _of(self, session: Session) -> _Known:

@@ -10,9 +10,10 @@ import os
 import platform
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 import platformdirs
@@ -24,9 +25,10 @@ from ..core.types import Chunk
 from ..models.loading import LoadedModel
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+_TEXT_ROWS = 128  # of the pass that shows what reading a text costs
 _CACHED, _LONG = 128, 1024  # entries behind the passes that are measured
 _LONG_ROWS = 4
-_SWEEPS, _LEAST_SWEEPS = 12, 2
+_SWEEPS, _LEAST_SWEEPS = 12, 3
 _LEAST_SECONDS = 1e-9
 
 
@@ -35,7 +37,8 @@ class PassCosts:
     """Seconds of a model's pass.
 
     ``seconds[i]``: over ``rows[i]`` rows of one sequence behind ``cached`` entries. ``per_entry``: seconds for one
-    cached entry that one row attends to, ``per_entry_row`` for each further row that attends to it.
+    cached entry that one row attends to, ``per_entry_row`` for each further row that attends to it. ``per_text_token``:
+    seconds for each token of a text that is read, many a pass and without logits; 0 where that was not measured.
     """
 
     rows: tuple[int, ...]
@@ -43,6 +46,7 @@ class PassCosts:
     cached: int = 0
     per_entry: float = 0.0
     per_entry_row: float = 0.0
+    per_text_token: float = 0.0
 
     def of(self, rows: float, entries: int | None = None) -> float:
         """Seconds of a pass over ``rows`` rows of one sequence behind ``entries`` (by default ``cached``) entries."""
@@ -64,8 +68,9 @@ class PassCosts:
 
     @property
     def per_prompt_token(self) -> float:
-        """Seconds for each token of a long text that is read."""
-        return self.seconds[-1] / self.rows[-1]
+        """Seconds for each token of a long text that is read; from the pass over most rows where nothing else is
+        known, which is too much, since its rows have logits."""
+        return self.per_text_token or self.seconds[-1] / self.rows[-1]
 
     def relative(self, rows: float) -> float:
         """v(rows): a pass over ``rows`` rows / over one."""
@@ -74,29 +79,44 @@ class PassCosts:
 
 def measure_passes(runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_seconds: float = 3.0) -> PassCosts:
     """Time passes over each number of rows, the first of which is 1, each beside a pass over one row. Takes about
-    ``limit_seconds``, more where two sweeps take longer; numbers of rows that do not come up within the time are left
-    out. What disturbs a pass only ever makes it slower, so the fastest pair counts; and of pairs only the ratio, since
-    a machine may be faster in one second than in the next, and one row must not have been measured in another one."""
+    ``limit_seconds``, more where the least number of sweeps takes longer; numbers of rows that do not come up within
+    the time are left out, and so is the pass over a text where it seems to take more.
+
+    Medians count, of the ratio within each pair: a machine may be faster in one second than in the next, and one row
+    must not have been measured in another one. (The fastest passes are those of seconds in which memory was quick,
+    where one row gains most: more rows then look dearer than they are in most rounds.)"""
     cached = min(_CACHED, runtime.context // 2)
     rows = [n for n in rows if n <= runtime.context - cached]
     cache, start = runtime.new_cache(), perf_counter()
     slot = _filled(cache, cached, max(rows))
     time_pass(runtime, cache, slot, 1)  # the first pass pays for buffers and page tables
-    pairs: dict[int, list[tuple[float, float]]] = {n: [] for n in rows[1:]}  # seconds of one row, and of n right after
+    ratios: dict[int, list[float]] = {n: [] for n in rows[1:]}  # by rows: of one of the passes to the one before it
     ones = [time_pass(runtime, cache, slot, 1)]
     for sweep in range(_SWEEPS):
-        for n, found in pairs.items():
+        for n, each in ratios.items():
             if perf_counter() - start > limit_seconds and sweep >= (_LEAST_SWEEPS if n <= 8 else 0):
                 break
             ones.append(time_pass(runtime, cache, slot, 1))
-            found.append((ones[-1], time_pass(runtime, cache, slot, n)))
+            each.append(time_pass(runtime, cache, slot, n) / max(ones[-1], _LEAST_SECONDS))
     cache.close(slot)
-    fastest, best = max(min(ones), _LEAST_SECONDS), {n: min(found, key=sum) for n, found in pairs.items() if found}
-    ratios = [1.0, *(many / max(one, _LEAST_SECONDS) for one, many in best.values())]
-    # Nor does a pass cost more than one over more rows: where it seems to, every try of it was disturbed.
-    seconds = [max(fastest * ratio, _LEAST_SECONDS) for ratio in list(accumulate(reversed(ratios), min))[::-1]]
-    one, more = _attention(runtime, cache, cached)
-    return PassCosts((1, *best), tuple(seconds), cached, one, more)
+    usual = max(median(ones), _LEAST_SECONDS)
+    relative = {1: 1.0} | {n: median(each) for n, each in ratios.items() if each}
+    # Nor does a pass cost more than one over more rows: where it seems to, most tries of it were disturbed.
+    rising = list(accumulate(reversed(relative.values()), min))[::-1]
+    seconds = tuple(max(usual * ratio, _LEAST_SECONDS) for ratio in rising)
+    found = PassCosts(tuple(relative), seconds, cached, *_attention(runtime, cache, cached))
+    if _TEXT_ROWS * found.per_prompt_token > limit_seconds:
+        return found
+    return replace(found, per_text_token=_reading(runtime, cache))
+
+
+def _reading(runtime: Runtime, cache: KVCache) -> float:
+    """Seconds for each token of a text."""
+    rows = min(_TEXT_ROWS, runtime.context)
+    slot = _filled(cache, 0, rows)
+    found = [time_pass(runtime, cache, slot, rows, logits_from=rows) for _ in range(3)]
+    cache.close(slot)
+    return max(median(found), _LEAST_SECONDS) / rows
 
 
 def _attention(runtime: Runtime, cache: KVCache, cached: int) -> tuple[float, float]:
@@ -125,11 +145,11 @@ def _filled(cache: KVCache, entries: int, rows: int) -> int:
     return slot
 
 
-def time_pass(runtime: Runtime, cache: KVCache, slot: int, rows: int) -> float:
-    """Seconds of a pass over ``rows`` rows, which leaves the slot as it was."""
+def time_pass(runtime: Runtime, cache: KVCache, slot: int, rows: int, logits_from: int = 0) -> float:
+    """Seconds of a pass over ``rows`` rows, those from ``logits_from`` on with logits; it leaves the slot as it was."""
     kept = cache.length(slot)
     start = perf_counter()
-    runtime.forward([Chunk(slot, [0] * rows)], cache)
+    runtime.forward([Chunk(slot, [0] * rows, logits_from=logits_from)], cache)
     seconds = perf_counter() - start
     cache.keep(slot, kept, [])
     return seconds
@@ -184,7 +204,7 @@ def identify(model: LoadedModel) -> dict[str, object]:
         "context": runtime.context,
         "machine": machine(),
         "outpace": __version__,
-        "measured": "in pairs",
+        "measured": ["medians of pairs", *ROWS, f"{_TEXT_ROWS} of a text"],
     }
 
 

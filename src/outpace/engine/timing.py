@@ -12,6 +12,7 @@ _NOISE = 0.01  # variance of one round's log time
 _DRIFT = 2e-4  # variance that a round adds to what is not looked at
 _UNSURE = 0.02  # variance of a curve measured at load: it may be off by a seventh
 _SHARED = 0.6  # how much of a surprise is the machine's, and so concerns every kind of work
+_READS = 32  # tokens from which on a drafter's catching up counts: it is a pass of its own, or several
 _MOST = 0.5  # no single round says more than this: something else ran
 
 
@@ -119,7 +120,10 @@ class Prices:
         return self.line(drafter).at(steps) * self._drift.common if steps else 0.0
 
     def reading(self, drafter: str, tokens: int) -> float:
-        """Seconds until a drafter that is ``tokens`` tokens behind the text has caught up."""
+        """Seconds until a drafter that is ``tokens`` tokens behind the text has caught up; a few cost nothing, since
+        the first drafting step takes them along."""
+        if tokens < _READS:
+            return 0.0
         return self._reading.get(drafter, 0.0) * tokens * self._drift.common
 
     def rest(self, tokens: float) -> float:
@@ -142,11 +146,13 @@ class Prices:
         self._other += gain * (min(seconds.other, seconds.target) - self._other)
 
     def observe_reading(self, drafter: str, tokens: int, seconds: float) -> None:
-        """A drafter caught up with ``tokens`` tokens in ``seconds``."""
+        """A drafter caught up with ``tokens`` tokens in ``seconds``. Of a few tokens nothing is learnt: what seems
+        to be the time of reading them is that of leaving them to the first drafting step."""
         each, known = seconds / tokens / self._drift.common, self._reading.get(drafter)
-        # A few tokens say little: the pass that reads them costs the same for one.
-        gain = min(1.0, tokens / 64) if known is not None else 1.0
-        self._reading[drafter] = each if known is None else known + gain * (each - known)
+        if known is None:
+            self._reading[drafter] = each
+        elif tokens >= _READS:
+            self._reading[drafter] = known + min(1.0, tokens / 64) * (each - known)
 
 
 def _size(rows: float) -> int:
