@@ -286,9 +286,8 @@ def confirm(args: argparse.Namespace) -> None:
         name, depth = best.get(kind, ("plain", 0))
         if depth:
             running[name], gamma[name] = engines[name], depth
-        if number % 2:  # nobody is always the first
-            running = dict(reversed(running.items()))
-        found = race(running, asked(target, prompt), params, gamma)
+        order = random.Random(number).sample(list(running.items()), len(running))  # nobody is always the first
+        found = race(dict(order), asked(target, prompt), params, gamma)
         assert all(one.result.token_ids == found["plain"].result.token_ids for one in found.values())
         line: dict[str, Any] = {name: (found[name].seconds, found[name].first) for name in ("plain", "auto")}
         line |= {"kind": kind, "tokens": len(found["auto"].result.token_ids),
