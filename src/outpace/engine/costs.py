@@ -107,14 +107,16 @@ def measure_passes(runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_second
     found = PassCosts(tuple(relative), seconds, cached, *_attention(runtime, cache, cached))
     if _TEXT_ROWS * found.per_prompt_token > limit_seconds:
         return found
-    return replace(found, per_text_token=_reading(runtime, cache))
+    return replace(found, per_text_token=_reading(runtime, cache, limit_seconds / 3))
 
 
-def _reading(runtime: Runtime, cache: KVCache) -> float:
-    """Seconds for each token of a text."""
+def _reading(runtime: Runtime, cache: KVCache, limit_seconds: float) -> float:
+    """Seconds for each token of a text: of up to three passes, none of which begins after ``limit_seconds``."""
     rows = min(_TEXT_ROWS, runtime.context)
     slot = _filled(cache, 0, rows)
-    found = [time_pass(runtime, cache, slot, rows, logits_from=rows) for _ in range(3)]
+    found: list[float] = []
+    while len(found) < 3 and sum(found) < limit_seconds:
+        found.append(time_pass(runtime, cache, slot, rows, logits_from=rows))
     cache.close(slot)
     return max(median(found), _LEAST_SECONDS) / rows
 
