@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import statistics
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,12 +33,12 @@ DRAFT_BAR = 0.28  # a draft step / a one-row pass of the file's own weights, at 
 
 
 def measure(model: LoadedModel, repeats: int) -> dict[str, Any]:
-    """Seconds of passes behind 512 entries and of a prompt of 512 tokens, with the bandwidth before and after."""
-    probe = Bandwidth()
-    before = probe.measure()
+    """Seconds of passes behind 512 entries, of one row in turns with the reading of memory, and of a prompt of 512
+    tokens."""
     rows = pass_seconds(model.runtime, ROWS, cached=CACHED, repeats=repeats)
+    one_row, bandwidth = Bandwidth().beside(model.runtime, cached=CACHED, repeats=3 * repeats)
     prefill = prefill_seconds(model.runtime, CACHED, repeats=2)
-    return {"rows": rows, "prefill": prefill, "bytes": model.nbytes, "bandwidth": [before, probe.measure()],
+    return {"rows": rows, "prefill": prefill, "bytes": model.nbytes, "one_row": one_row, "bandwidth": bandwidth,
             "provenance": provenance([model])}  # fmt: skip
 
 
@@ -93,16 +94,18 @@ def page(results: Mapping[str, Any]) -> str:
              f"Passes are behind {CACHED} cached tokens, medians of interleaved passes.\n")]  # fmt: skip
     for weights, found in results.get("weights", {}).items():
         rows = {int(n): seconds for n, seconds in found["rows"].items()}
-        reach = rows[1] * max(found["bandwidth"]) / found["bytes"]
+        turns = zip(found["one_row"], found["bandwidth"], strict=True)
+        reach = statistics.median(seconds * speed / found["bytes"] for seconds, speed in turns)
         table = [["rows", *(str(n) for n in rows)], ["ms", *(f"{1e3 * s:.1f}" for s in rows.values())],
                  ["ratio to 1 row", *(f"{s / rows[1]:.2f}" for s in rows.values())],
                  ["bar", *(_bar(s / rows[1], BARS.get(weights, {}).get(n)) for n, s in rows.items())]]  # fmt: skip
-        low, high = sorted(found["bandwidth"])
+        low, middle, high = statistics.quantiles(found["bandwidth"])
         parts.append(
             f"## {found['provenance']['models'][0]['name']}, weights {weights}\n\n{markdown(table)}\n\n"
-            f"One row: {found['bytes'] / 1e9:.3f} GB of weights in {1e3 * rows[1]:.1f} ms, {reach:.2f} times what "
-            f"reading takes at {high / 1e9:.1f} GB/s (bar {_bar(reach, REACH.get(weights))}; bandwidth "
-            f"{low / 1e9:.1f} to {high / 1e9:.1f} GB/s). A prompt of {CACHED} tokens: {found['prefill']:.2f} s, "
+            f"One row in turns with reading a GiB: {found['bytes'] / 1e9:.3f} GB of weights in "
+            f"{1e3 * statistics.median(found['one_row']):.1f} ms, {reach:.2f} times what reading takes (bar "
+            f"{_bar(reach, REACH.get(weights))}; {middle / 1e9:.1f} GB/s, quartiles {low / 1e9:.1f} to "
+            f"{high / 1e9:.1f}). A prompt of {CACHED} tokens: {found['prefill']:.2f} s, "
             f"{CACHED / found['prefill']:.0f} tokens/s.\n\n{_where(found['provenance'])}\n"
         )
     if draft := results.get("draft"):

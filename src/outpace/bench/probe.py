@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 import torch
@@ -24,36 +25,60 @@ class Bandwidth:
 
     def measure(self, repeats: int = 4) -> float:
         """Bytes a second, the best of some repeats."""
-        best = float("inf")
-        for _ in range(repeats):
-            start = perf_counter()
+        return self._words.nbytes / min(self.seconds() for _ in range(repeats))
+
+    def seconds(self, times: int = 1) -> float:
+        """Seconds that reading everything so many times takes."""
+        start = perf_counter()
+        for _ in range(times):
             self._words.sum()
-            best = min(best, perf_counter() - start)
-        return self._words.nbytes / best
+        return perf_counter() - start
+
+    def beside(self, runtime: Runtime, *, cached: int, repeats: int) -> tuple[list[float], list[float]]:
+        """Seconds of passes over one row, and bytes a second, in turns: of a machine whose memory changes by the minute
+        only these two together say something."""
+        passes, reading = [], []
+        with _passes(runtime, cached, 1) as one_pass:
+            for _ in range(repeats + 2):
+                passes.append(one_pass(1))
+                reading.append(4 * self._words.nbytes / self.seconds(4))
+        return passes[2:], reading[2:]  # the first ones warm up
 
 
 def pass_seconds(
     runtime: Runtime, rows: Sequence[int] = ROWS, *, cached: int = 128, repeats: int = 5
 ) -> dict[int, float]:
     """Seconds of a pass over each number of rows behind ``cached`` entries: medians of interleaved passes."""
-    cached = max(1, min(cached, runtime.context - max(rows)))
+    times: dict[int, list[float]] = {n: [] for n in rows}
+    with _passes(runtime, cached, max(rows)) as one_pass:
+        for _ in range(repeats + 2):
+            for n in rows:
+                times[n].append(one_pass(n))
+    return {n: statistics.median(found[2:]) for n, found in times.items()}  # the first ones warm up
+
+
+@contextmanager
+def _passes(runtime: Runtime, cached: int, most: int) -> Iterator[Callable[[int], float]]:
+    """A function that makes a pass over so many rows, at most ``most``, and returns its seconds."""
+    cached = max(1, min(cached, runtime.context - most))
     cache = runtime.new_cache()
-    slot = cache.open(cached + max(rows))
+    slot = cache.open(cached + most)
     ids = [1 + i % 97 for i in range(cached)]
+
+    def one_pass(rows: int) -> float:
+        begin = perf_counter()
+        runtime.forward([Chunk(slot, ids[:rows] if rows <= cached else [1] * rows)], cache)
+        seconds = perf_counter() - begin
+        cache.keep(slot, cached, [])
+        return seconds
+
     try:
         for start in range(0, cached, 256):
             part = ids[start : start + 256]
             runtime.forward([Chunk(slot, part, logits_from=len(part))], cache)
-        times: dict[int, list[float]] = {n: [] for n in rows}
-        for _ in range(repeats + 2):
-            for n in rows:
-                begin = perf_counter()
-                runtime.forward([Chunk(slot, ids[:n] if n <= cached else [1] * n)], cache)
-                times[n].append(perf_counter() - begin)
-                cache.keep(slot, cached, [])
+        yield one_pass
     finally:
         cache.close(slot)
-    return {n: statistics.median(found[2:]) for n, found in times.items()}  # the first ones warm up
 
 
 def prefill_seconds(runtime: Runtime, tokens: int = 512, *, chunk: int = 256, repeats: int = 3) -> float:

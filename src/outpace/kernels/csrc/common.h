@@ -70,9 +70,10 @@ OP_API op_act op_act_at(void *scratch, int format, int rows, int64_t cols);
 /* Team function: fills `act` from x[rows][cols] (row stride ldx, in floats). Shares are split along k. */
 OP_API void op_quantize_rows(const op_act *act, const float *x, int64_t ldx, int tid, int nt);
 
-/* Team function: y[row * ldy + output] = sum_k w[output][k] * act[row][k], for all act->rows rows. Shares are
- * contiguous ranges of outputs. */
-OP_API void op_matmul(const op_matrix *w, const op_act *act, float *y, int64_t ldy, int tid, int nt);
+/* Team function: y[row * ldy + output] = sum_k w[output][k] * act[row][k], for all act->rows rows. The threads take
+ * ranges of outputs from `next`, their own for this product and 0 before it, larger ones first: a thread that the
+ * machine slows down takes fewer, and which thread computes an output changes no bit of it. */
+OP_API void op_matmul(const op_matrix *w, const op_act *act, float *y, int64_t ldy, int64_t *next, int nt);
 
 /* Not a team function: one whole linear, opening its own team. `scratch` holds op_act_bytes(format, rows, w->cols);
  * `format` overrides w->act_format. */

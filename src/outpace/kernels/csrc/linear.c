@@ -6,6 +6,8 @@
 #include <omp.h>
 #endif
 
+enum { FEWEST = 4 }; /* blocks that a thread takes at once: shorter runs through memory cost more than they balance */
+
 static chunk_view chunk_of(const op_act *act, int first, int count) {
     chunk_view chunk = {0};
     chunk.rows = count;
@@ -34,48 +36,64 @@ static void run_blocks(const op_matrix *w, int format, int count, const uint8_t 
         linear_float_block(w->kind, block, chunk);
 }
 
-void op_matmul(const op_matrix *w, const op_act *act, float *y, int64_t ldy, int tid, int nt) {
+/* The next range of blocks for a thread: a share of what is left, an even number and at least FEWEST. */
+static int64_t take(int64_t *next, int64_t blocks, int nt, int64_t *end) {
+    int64_t begin = __atomic_load_n(next, __ATOMIC_RELAXED), count;
+    do {
+        const int64_t left = blocks - begin;
+        count = nt == 1 ? left : left / (2 * nt) / 2 * 2;
+        if (count < FEWEST) count = left < FEWEST ? left : FEWEST;
+        *end = begin + count;
+    } while (count > 0 && !__atomic_compare_exchange_n(next, &begin, *end, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return begin;
+}
+
+void op_matmul(const op_matrix *w, const op_act *act, float *y, int64_t ldy, int64_t *next, int nt) {
     if (act->rows <= 0) return;
     const int64_t blocks = (w->rows + 15) / 16, bytes = block_bytes(w->kind, w->cols);
-    const int64_t begin = blocks * tid / nt, end = blocks * (tid + 1) / nt;
     const int chunks = chunk_count(act->format, act->rows);
     const int widest = chunk_start(act->rows, chunks, 1);
     const int at_once = act->format == OP_ACT_BF16 ? linear_bf16_blocks_at_once(widest) : 1;
     float edge[MAX_CHUNK * 32] __attribute__((aligned(64)));
+    int64_t end, b;
     int count;
-    for (int64_t b = begin; b < end; b += count) {
-        count = end - b < at_once ? (int)(end - b) : at_once;
-        const int64_t left = w->rows - 16 * b;
-        const int whole = left >= 16 * count;
-        for (int c = 0; c < chunks; c++) {
-            const int first = chunk_start(act->rows, chunks, c), rows = chunk_start(act->rows, chunks, c + 1) - first;
-            chunk_view chunk = chunk_of(act, first, rows);
-            float *out = y + first * ldy + 16 * b;
-            chunk.y = whole ? out : edge;
-            chunk.ldy = whole ? ldy : 32;
-            chunk.cached = c > 0;
-            run_blocks(w, act->format, count, w->data + b * bytes, bytes, &chunk);
-            if (!whole)
-                for (int m = 0; m < rows; m++) memcpy(out + m * ldy, edge + 32 * m, sizeof(float) * (size_t)left);
+    while ((b = take(next, blocks, nt, &end)) < end)
+        for (; b < end; b += count) {
+            count = end - b < at_once ? (int)(end - b) : at_once;
+            const int64_t left = w->rows - 16 * b;
+            const int whole = left >= 16 * count;
+            for (int c = 0; c < chunks; c++) {
+                const int first = chunk_start(act->rows, chunks, c);
+                const int rows = chunk_start(act->rows, chunks, c + 1) - first;
+                chunk_view chunk = chunk_of(act, first, rows);
+                float *out = y + first * ldy + 16 * b;
+                chunk.y = whole ? out : edge;
+                chunk.ldy = whole ? ldy : 32;
+                chunk.cached = c > 0;
+                run_blocks(w, act->format, count, w->data + b * bytes, bytes, &chunk);
+                if (!whole)
+                    for (int m = 0; m < rows; m++)
+                        memcpy(out + m * ldy, edge + 32 * m, sizeof(float) * (size_t)left);
+            }
         }
-    }
 }
 
 void op_linear(const op_matrix *w, int format, const float *x, int64_t ldx, int rows, float *y, int64_t ldy,
                void *scratch, int threads) {
     const op_act act = op_act_at(scratch, format, rows, w->cols);
+    int64_t next = 0;
 #ifdef _OPENMP
 #pragma omp parallel num_threads(threads)
     {
         const int tid = omp_get_thread_num(), nt = omp_get_num_threads();
         op_quantize_rows(&act, x, ldx, tid, nt);
 #pragma omp barrier
-        op_matmul(w, &act, y, ldy, tid, nt);
+        op_matmul(w, &act, y, ldy, &next, nt);
     }
 #else
     (void)threads;
     op_quantize_rows(&act, x, ldx, 0, 1);
-    op_matmul(w, &act, y, ldy, 0, 1);
+    op_matmul(w, &act, y, ldy, &next, 1);
 #endif
 }
 

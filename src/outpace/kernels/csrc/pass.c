@@ -17,11 +17,12 @@ static int omp_get_num_threads(void) { return 1; }
 #endif
 
 enum { FORMATS = 3 };
+enum { ATTENTION, Q, K, V, O, GATE, UP, DOWN, COUNTERS }; /* of work that the threads of a layer's stages share */
 
 typedef struct {
     float *x[2], *normed, *qkv, *mixed, *gate, *up, *back;
     char *act[FORMATS];
-    int32_t *counter; /* [layers]: the next piece of attention work */
+    int64_t *counter; /* [layers][COUNTERS] and the head's: the next piece of work */
     char *attention;
     int64_t attention_bytes, total;
 } pass_scratch;
@@ -44,7 +45,7 @@ static pass_scratch carve(const pass_model *m, int64_t rows, int threads, char *
     for (int f = 0; f < FORMATS; f++) {
         s.act[f] = TAKE(op_act_bytes(f, (int)rows, widest));
     }
-    s.counter = (int32_t *)TAKE(4 * m->layers);
+    s.counter = (int64_t *)TAKE(8 * (m->layers * COUNTERS + 1));
     s.attention_bytes = (attention_scratch_bytes(m->head_dim) + 63) / 64 * 64;
     s.attention = TAKE(s.attention_bytes * threads);
 #undef TAKE
@@ -109,9 +110,10 @@ static void prepare(const pass_scratch *s, const op_matrix *const *w, int count,
     }
 }
 
-static void multiply(const pass_scratch *s, const op_matrix *w, int64_t rows, float *y, int64_t ldy, team t) {
+static void multiply(const pass_scratch *s, const op_matrix *w, int64_t rows, float *y, int64_t ldy, int64_t *next,
+                     team t) {
     op_act act = op_act_at(s->act[w->act_format], w->act_format, (int)rows, w->cols);
-    op_matmul(w, &act, y, ldy, t.tid, t.nt);
+    op_matmul(w, &act, y, ldy, next, t.nt);
 }
 
 /* to = from + y + bias (y NULL: to is from) and normed = norm(to) * weight (NULL: no norm), in this thread's share of
@@ -152,7 +154,7 @@ static void place_heads(const pass_model *m, const pass_layer *layer, int64_t nu
     }
 }
 
-static void attend(const pass_model *m, int64_t number, const pass_plan *plan, int32_t *counter, const float *q,
+static void attend(const pass_model *m, int64_t number, const pass_plan *plan, int64_t *counter, const float *q,
                    float *out, char *scratch) {
     const attention_shape shape = {m->heads,
                                    m->kv_heads,
@@ -187,6 +189,7 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
     meet(t);
     for (int64_t n = 0; n < m->layers; n++) {
         const pass_layer *layer = m->layer + n, *last = n > 0 ? layer - 1 : NULL;
+        int64_t *next = s->counter + n * COUNTERS;
         const int64_t kept_at = m->cache_layer ? m->cache_layer[n] : n;
         const op_matrix *first[] = {&layer->q, &layer->k, &layer->v}, *second[] = {&layer->o};
         const op_matrix *third[] = {&layer->gate, &layer->up}, *fourth[] = {&layer->down};
@@ -196,29 +199,29 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
                      layer->attention_norm, tap, s->normed, rows, layer->q.act_format, t);
         prepare(s, first, 3, s->normed, rows, t);
         meet(t);
-        multiply(s, &layer->q, rows, s->qkv, qkv, t);
-        multiply(s, &layer->k, rows, s->qkv + mixed, qkv, t);
-        multiply(s, &layer->v, rows, s->qkv + mixed + m->kv_heads * m->head_dim, qkv, t);
+        multiply(s, &layer->q, rows, s->qkv, qkv, next + Q, t);
+        multiply(s, &layer->k, rows, s->qkv + mixed, qkv, next + K, t);
+        multiply(s, &layer->v, rows, s->qkv + mixed + m->kv_heads * m->head_dim, qkv, next + V, t);
         meet(t);
         place_heads(m, layer, kept_at, plan, s->qkv, rows, t);
         meet(t);
-        attend(m, kept_at, plan, s->counter + n, s->qkv, s->mixed, s->attention + t.tid * s->attention_bytes);
+        attend(m, kept_at, plan, next + ATTENTION, s->qkv, s->mixed, s->attention + t.tid * s->attention_bytes);
         meet(t);
         prepare(s, second, 1, s->mixed, rows, t);
         meet(t);
-        multiply(s, &layer->o, rows, s->back, hidden, t);
+        multiply(s, &layer->o, rows, s->back, hidden, next + O, t);
         meet(t);
         add_and_norm(m, s->x[0], s->x[1], s->back, layer->o_bias, layer->mlp_norm, NULL, s->normed, rows,
                      layer->gate.act_format, t);
         prepare(s, third, 2, s->normed, rows, t);
         meet(t);
-        multiply(s, &layer->gate, rows, s->gate, m->intermediate, t);
-        multiply(s, &layer->up, rows, s->up, m->intermediate, t);
+        multiply(s, &layer->gate, rows, s->gate, m->intermediate, next + GATE, t);
+        multiply(s, &layer->up, rows, s->up, m->intermediate, next + UP, t);
         meet(t);
         gate_rows(m, layer, s, rows, t);
         prepare(s, fourth, 1, s->gate, rows, t);
         meet(t);
-        multiply(s, &layer->down, rows, s->back, hidden, t);
+        multiply(s, &layer->down, rows, s->back, hidden, next + DOWN, t);
         meet(t);
     }
     const pass_layer *last = m->layer + m->layers - 1;
@@ -238,7 +241,7 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
     const op_matrix *head[] = {&m->head};
     prepare(s, head, 1, s->normed, call->wanted, t);
     meet(t);
-    multiply(s, &m->head, call->wanted, call->logits, m->head.rows, t);
+    multiply(s, &m->head, call->wanted, call->logits, m->head.rows, s->counter + m->layers * COUNTERS, t);
 }
 
 int op_pass_run(const pass_model *model, const pass_call *call, void *memory, int threads) {
@@ -246,7 +249,7 @@ int op_pass_run(const pass_model *model, const pass_call *call, void *memory, in
     if (call->rows == 0) return 0;
     if (pass_plan_make(&plan, model, call, threads) < 0) return -1;
     pass_scratch s = carve(model, call->rows, threads, memory);
-    memset(s.counter, 0, 4 * model->layers);
+    memset(s.counter, 0, 8 * (model->layers * COUNTERS + 1));
     meeting place = {0, 0, {0}};
 #pragma omp parallel num_threads(threads)
     run_team(model, call, &plan, &s, (team){&place, omp_get_thread_num(), omp_get_num_threads()});
@@ -263,7 +266,7 @@ int op_attention(const pass_model *model, const pass_call *call, int64_t layer, 
         free(scratch);
         return -1;
     }
-    int32_t counter = 0;
+    int64_t counter = 0;
 #pragma omp parallel num_threads(threads)
     attend(model, layer, &plan, &counter, q, out, scratch + omp_get_thread_num() * bytes);
     pass_plan_free(&plan);
