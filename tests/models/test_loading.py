@@ -80,7 +80,7 @@ def test_weights_of_the_torch_backend(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_model(path, backend="torch").weights == "bf16"
     with pytest.raises(ParameterError, match="float8"):
         load_model(path, weights="float8")
-    for weights in ("file", "q8", "q4"):
+    for weights in ("file", "q8", "q4", "q4_0"):
         with pytest.raises(ParameterError, match="native kernels"):
             load_model(path, weights=weights, backend="torch")
 
@@ -91,11 +91,11 @@ def test_weights_of_the_native_backend(tmp_path: Path, monkeypatch: pytest.Monke
     file = write_gguf(tmp_path / "m.gguf", config, tiny_weights(config), TOKENIZER)
     folder = write_directory(tmp_path / "folder", config, tiny_weights(config), TOKENIZER)
     assert (load_model(file).weights, load_model(folder).weights) == ("file", "f32")
-    sizes = [load_model(file, weights=weights).nbytes for weights in ("f32", "bf16", "q8", "q4")]
+    sizes = [load_model(file, weights=weights).nbytes for weights in ("f32", "bf16", "q8", "q4", "q4_0")]
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] < 0.3 * sizes[0]
     monkeypatch.setattr(loading, "BIG", 1000)
     assert load_model(folder).weights == "bf16"
-    assert load_draft(file).weights == "q4" and load_draft(file, weights="f32").weights == "f32"
+    assert load_draft(file).weights == "q4_0" and load_draft(file, weights="f32").weights == "f32"
 
 
 @pytest.mark.skipif(not available(), reason="the C kernels are not built")

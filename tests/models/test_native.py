@@ -180,7 +180,9 @@ def test_pruned_head_gives_the_kept_logits_and_no_others():
     assert int(torch.isinf(b).sum()) == 3 * (127 - 4)
 
 
-@pytest.mark.parametrize(("weights", "bound"), [("f32", 1e-8), ("bf16", 1e-4), ("q8", 1e-3), ("q4", 0.1)])
+@pytest.mark.parametrize(
+    ("weights", "bound"), [("f32", 1e-8), ("bf16", 1e-4), ("q8", 1e-3), ("q4", 0.1), ("q4_0", 0.1)]
+)
 def test_rounding_at_load(weights, bound):
     config = small_config()
     a = one_by_one(native(config, "F32", weights=weights), random_tokens(60))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine
 
 DEFAULT_TARGET = "qwen2.5-coder-1.5b"
-_WEIGHTS = ("auto", "file", "q8", "q4", "bf16", "f32")
+WEIGHTS = ("auto", "file", "q8", "q4", "q4_0", "bf16", "f32")
 
 
 def add_model_arguments(
@@ -49,9 +49,9 @@ def _add_names(parser: argparse.ArgumentParser, default: str, title: str) -> arg
     group.add_argument("--target", metavar="MODEL", help=f"catalogue name, GGUF file or directory ({default})")
     group.add_argument("--draft", metavar="MODEL", help="the draft model (by default the catalogue's for the target)")
     group.add_argument(
-        "--weights", choices=_WEIGHTS, default="auto", help="the target's weights: as in the file, or rounded"
+        "--weights", choices=WEIGHTS, default="auto", help="the target's weights: as in the file, or rounded"
     )
-    group.add_argument("--draft-weights", choices=_WEIGHTS, default="auto", help="the draft's (auto: q4 if it is big)")
+    group.add_argument("--draft-weights", choices=WEIGHTS, default="auto", help="the draft's (auto: q4_0 if it is big)")
     group.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
     group.add_argument("--threads", type=int, metavar="N", help="threads to compute with (all cores)")
     return group

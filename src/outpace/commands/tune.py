@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._models import DEFAULT_TARGET
+from ._models import DEFAULT_TARGET, WEIGHTS
 
 if TYPE_CHECKING:
     from ..bench.tuning import Found
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..engine.costs import PassCosts
     from ..engine.engine import Engine, Prompt
     from ..models.loading import LoadedModel
-
-_WEIGHTS = ("auto", "file", "q8", "q4", "bf16", "f32")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", metavar="FILE", help="prompts of yours: one a line, or JSON lines with a prompt")
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens an answer (64)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-    parser.add_argument("--weights", choices=_WEIGHTS, default="auto", help="the target's weights")
+    parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="the target's weights")
     parser.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
     parser.add_argument("--threads", metavar="N[,N]", help="threads to try (all cores, and half of them)")
     parser.add_argument("--save", default="outpace-plan.json", metavar="FILE", help="the plan (outpace-plan.json)")

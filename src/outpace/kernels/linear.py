@@ -29,7 +29,7 @@ KINDS = MappingProxyType(
 ACTIVATIONS = MappingProxyType({"f32": 0, "bf16": 1, "int8": 2})
 FLOAT_KINDS = MappingProxyType({torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"})
 # What `--weights` names, as the kinds that float weights are rounded to at load.
-ROUNDED_KINDS = MappingProxyType({"q8": "Q8_0", "q4": "Q4_1", "bf16": "BF16"})
+ROUNDED_KINDS = MappingProxyType({"q8": "Q8_0", "q4": "Q4_1", "q4_0": "Q4_0", "bf16": "BF16"})
 
 
 def fast_activations(kind: str) -> str:
@@ -90,15 +90,15 @@ def pack_float(
 ) -> PackedMatrix:
     """Packs float weights ``[rows, cols]`` (float32, float16 or bfloat16), as they are or rounded to ``kind``.
 
-    Kinds: "F32", "F16", "BF16"; "Q8_0" (32 values share a scale, symmetric) and "Q4_1" (32 values share a scale and
-    a minimum). Raises ModelError as ``pack`` does.
+    Kinds: "F32", "F16", "BF16"; "Q8_0" and "Q4_0" (32 values share a scale, symmetric) and "Q4_1" (they share a
+    scale and a minimum). Raises ModelError as ``pack`` does.
     """
     if weight.dtype not in FLOAT_KINDS:
         raise ModelError(f"{name}: cannot pack {weight.dtype}; float32, float16 and bfloat16 can be")
     source = FLOAT_KINDS[weight.dtype]
     kind = kind or source
-    if kind not in {*FLOAT_KINDS.values(), "Q8_0", "Q4_1"}:
-        raise ModelError(f"{name}: float weights cannot be rounded to {kind}, only to Q8_0, Q4_1, BF16, F16, F32")
+    if kind not in {*FLOAT_KINDS.values(), *ROUNDED_KINDS.values()}:
+        raise ModelError(f"{name}: float weights cannot be rounded to {kind}, only to Q8_0, Q4_0, Q4_1, BF16, F16, F32")
     rows, address, stride, _keep = _rows_of(weight.detach().contiguous(), name)
     cols = int(weight.shape[1])
     if library.functions.op_packed_bytes(KINDS[kind], rows, cols) < 0:

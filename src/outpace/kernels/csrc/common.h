@@ -87,7 +87,7 @@ OP_API int64_t op_packed_bytes(int kind, int64_t rows, int64_t cols);
 /* Not a team function: packs raw[rows] (row_bytes apart, as the file holds them) into `packed`. 0, or -1 on refusal. */
 OP_API int op_pack(int kind, const uint8_t *raw, int64_t row_bytes, int64_t rows, int64_t cols, uint8_t *packed,
                    int threads);
-/* As op_pack, quantizing at load from float rows: source_kind F32, F16 or BF16; kind Q8_0, Q4_1 or any of the three. */
+/* As op_pack, quantizing at load from float rows: source_kind F32, F16 or BF16; kind Q8_0, Q4_0, Q4_1 or any of the three. */
 OP_API int op_pack_float(int kind, int source_kind, const uint8_t *source, int64_t row_bytes, int64_t rows, int64_t cols,
                          uint8_t *packed, int threads);
 /* The packed matrix' own values, rows [first, first + count) as float32 out[count][cols]. */

@@ -85,7 +85,7 @@ int op_pack_float(int kind, int source_kind, const uint8_t *source, int64_t row_
     const int64_t bytes = block_bytes(kind, cols);
     const int float_kind = kind == OP_F32 || kind == OP_F16 || kind == OP_BF16;
     const int float_source = source_kind == OP_F32 || source_kind == OP_F16 || source_kind == OP_BF16;
-    if (bytes < 0 || !float_source || (!float_kind && kind != OP_Q8_0 && kind != OP_Q4_1)) return -1;
+    if (bytes < 0 || !float_source || (!float_kind && kind != OP_Q8_0 && kind != OP_Q4_0 && kind != OP_Q4_1)) return -1;
     if (row_bytes < op_raw_row_bytes(source_kind, cols)) return -1;
     int failed = 0;
     (void)threads;

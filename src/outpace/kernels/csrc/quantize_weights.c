@@ -1,4 +1,4 @@
-/* Rounding float weights to GGUF's Q8_0 and Q4_1 at load (groups of 32). */
+/* Rounding float weights to GGUF's Q8_0, Q4_0 and Q4_1 at load (groups of 32). */
 #include "pack.h"
 
 #include <math.h>
@@ -23,6 +23,17 @@ void quantize_raw_row(int kind, const float *values, int64_t count, uint8_t *row
                 const float q = finite && d > 0.0f ? rintf(x[i] / d) : 0.0f;
                 out[2 + i] = (uint8_t)(int8_t)(q > 127.0f ? 127.0f : q < -127.0f ? -127.0f : q);
             }
+        } else if (kind == OP_Q4_0) { /* 16 even steps around 0, the value that is furthest from it at level 0 */
+            uint8_t *out = row + 18 * g;
+            const uint16_t half = finite ? float_to_half((-least > most ? least : most) / -8.0f) : 0x7e00;
+            const float d = half_to_float(half);
+            uint8_t q[32];
+            store_u16(out, half);
+            for (int i = 0; i < 32; i++) {
+                const float level = finite && d != 0.0f ? rintf(x[i] / d) + 8.0f : 8.0f;
+                q[i] = (uint8_t)(level > 15.0f ? 15.0f : level < 0.0f ? 0.0f : level);
+            }
+            for (int i = 0; i < 16; i++) out[2 + i] = (uint8_t)(q[i] | q[i + 16] << 4);
         } else { /* Q4_1: 16 even steps from the smallest to the largest */
             uint8_t *out = row + 20 * g;
             const uint16_t half = finite ? float_to_half((most - least) / 15.0f) : 0x7e00;
