@@ -36,13 +36,15 @@ static void run_blocks(const op_matrix *w, int format, int count, const uint8_t 
         linear_float_block(w->kind, block, chunk);
 }
 
-/* The next range of blocks for a thread: a share of what is left, an even number and at least FEWEST. */
+/* The next range of blocks for a thread: a share of what is left, an even number, and at least FEWEST where these are
+ * enough for all threads. */
 static int64_t take(int64_t *next, int64_t blocks, int nt, int64_t *end) {
+    const int64_t fewest = blocks < FEWEST * nt ? (blocks + nt - 1) / nt : FEWEST;
     int64_t begin = __atomic_load_n(next, __ATOMIC_RELAXED), count;
     do {
         const int64_t left = blocks - begin;
         count = nt == 1 ? left : left / (2 * nt) / 2 * 2;
-        if (count < FEWEST) count = left < FEWEST ? left : FEWEST;
+        if (count < fewest) count = left < fewest ? left : fewest;
         *end = begin + count;
     } while (count > 0 && !__atomic_compare_exchange_n(next, &begin, *end, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return begin;
