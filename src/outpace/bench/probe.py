@@ -6,12 +6,14 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 
 import torch
 
 from ..core.protocols import Runtime
 from ..core.types import Chunk
+from ..engine.costs import time_pass
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _PROBE_BYTES = 1 << 28  # far more than caches hold
@@ -64,19 +66,11 @@ def _passes(runtime: Runtime, cached: int, most: int) -> Iterator[Callable[[int]
     cache = runtime.new_cache()
     slot = cache.open(cached + most)
     ids = [1 + i % 97 for i in range(cached)]
-
-    def one_pass(rows: int) -> float:
-        begin = perf_counter()
-        runtime.forward([Chunk(slot, ids[:rows] if rows <= cached else [1] * rows)], cache)
-        seconds = perf_counter() - begin
-        cache.keep(slot, cached, [])
-        return seconds
-
     try:
         for start in range(0, cached, 256):
             part = ids[start : start + 256]
             runtime.forward([Chunk(slot, part, logits_from=len(part))], cache)
-        yield one_pass
+        yield partial(time_pass, runtime, cache, slot)
     finally:
         cache.close(slot)
 

@@ -22,11 +22,12 @@ from .checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from .config import DecoderConfig
 from .decoder import Decoder, check_tensors
 from .families import decoder_config
+from .native import WEIGHTS as NATIVE_WEIGHTS
 from .native import NativeRuntime
 from .runtime import TorchRuntime
 from .tokenizer import Tokenizer
 
-WEIGHTS = ("auto", "file", "q8", "q4", "q4_0", "bf16", "f32")
+WEIGHTS = ("auto", *NATIVE_WEIGHTS)
 BACKENDS = ("auto", "native", "torch")
 MOST, MOST_LAYERS = 1 << 28, 10_000  # sizes beyond these are a damaged file, and would be believed at great cost
 HEAD_IDS = 65536  # token ids that a draft's output head keeps of a vocabulary twice as large
@@ -138,9 +139,9 @@ def load_draft(
     """Load a model to draft with: as cheap as its guesses allow, since its law need not be anybody else's.
 
     ``weights``: as for :func:`load_model`, but "auto" rounds a big model to q4_0, which has a tenth fewer bytes to
-    read than q4. ``head``: keep the first so many
-    token ids of the output head, and the special ones; None keeps 65536 when there are at least twice as many
-    (a byte-pair vocabulary lists frequent tokens first), 0 keeps all. Both need the native kernels.
+    read than q4. ``head``: keep the first so many token ids of the output head, and the special ones; None keeps 65536
+    when there are at least twice as many (a byte-pair vocabulary lists frequent tokens first), 0 keeps all.
+    Both need the native kernels.
     """
     native = backend != "torch" and open_library() is not None
     kept = None

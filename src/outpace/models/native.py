@@ -17,7 +17,7 @@ from tqdm import tqdm
 from ..core.cache import KVCache
 from ..core.errors import CacheError, ModelError, ParameterError
 from ..core.types import Capabilities, Chunk, Forward
-from ..kernels.linear import KINDS, PackedMatrix, dequantize, first_rows, pack, pack_float
+from ..kernels.linear import KINDS, ROUNDED_KINDS, PackedMatrix, dequantize, first_rows, pack, pack_float
 from ..kernels.native import Library, missing_notice, open_library
 from ..kernels.passes import DecoderPass, DecoderWeights, LayerWeights, SlotRows, rotary_tables
 from .checkpoint import Checkpoint
@@ -26,7 +26,7 @@ from .config import DecoderConfig
 from .decoder import check_tensors
 from .tensors import StoredTensor
 
-WEIGHTS = {"file": None, "q8": "Q8_0", "q4": "Q4_1", "q4_0": "Q4_0", "bf16": "BF16", "f32": "F32"}
+WEIGHTS = {"file": None, **ROUNDED_KINDS, "f32": "F32"}
 KV_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _FOUR_BITS = {"Q4_0", "Q4_1", "Q4_K"}  # stay as they are: rounding would take quality and save nothing
 # Where a quantized block keeps its 16-bit floats: bytes of a block, offsets.
@@ -246,7 +246,7 @@ class _Loader:
         self._require_finite(stored, raw)
         kind = self._kind
         keep = kind is None or kind == stored.kind or (kind in _FOUR_BITS and stored.kind in _FOUR_BITS)
-        if not keep and kind in ("Q4_0", "Q4_1", "Q8_0") and columns % 32:
+        if not keep and kind in _SCALES and columns % 32:
             kind, keep = "BF16", stored.kind == "BF16"  # no whole number of blocks in a row
         if keep:
             packed = pack(self._library, raw, stored.kind, columns, threads=self._threads, name=name)
