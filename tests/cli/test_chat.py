@@ -54,7 +54,7 @@ def pipe(monkeypatch, capsys):
 
 
 def test_each_line_is_a_message_and_the_conversation_grows(pipe):
-    out, err = pipe("hello", "", "and then?", "/stats", options=["--max-tokens", "12"])
+    out, err = pipe("hello", "", "and then?", "/stats", options=["--max-tokens", "12", "--gamma", "2"])
     first = said("hello", max_tokens=12)
     second = said("hello", first, "and then?", max_tokens=12)
     assert out == f"{first}\n{second}\n"

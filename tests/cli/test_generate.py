@@ -55,7 +55,7 @@ def chat(text, system=None):
 
 
 def test_text_goes_to_stdout_and_the_summary_to_stderr(run):
-    status, out, err = run("--raw", CODE, "--max-tokens", "12")
+    status, out, err = run("--raw", CODE, "--max-tokens", "12", "--gamma", "2")
     expected = said(max_tokens=12)
     assert (status, out) == (0, expected.text + "\n")
     assert err.count("\n") == 1 and "12 tokens in" in err and "drafts agree" in err and "finish length" in err
@@ -149,7 +149,7 @@ def test_compare_json(answer):
 
 
 def test_compare_in_words(run):
-    status, out, err = run("--raw", CODE, "--max-tokens", "12", "--compare", "--repeat", "1")
+    status, out, err = run("--raw", CODE, "--max-tokens", "12", "--gamma", "2", "--compare", "--repeat", "1")
     assert (status, out) == (0, said(max_tokens=12).text + "\n")
     lines = err.splitlines()
     assert [line.split()[0] for line in lines] == ["plain:", "speculative:", "plain", "speculative", "tokens", "drafts"]
