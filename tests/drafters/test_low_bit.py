@@ -66,7 +66,7 @@ def test_without_a_file_there_is_nothing_to_round():
 def test_the_copy_is_rounded_and_its_head_pruned():
     target = tiny("f32")
     drafter = create(Config(head=100), Parts(target.runtime.vocab_size, target=target.runtime, target_model=target))
-    kept = set(drafter._runtime._head_rows.tolist())
+    kept = set(drafter._runtime._weights.head_ids.tolist())
     assert kept == {*range(100), *target.tokenizer.special_ids, *target.end_tokens}
     kinds = {matrix.kind for layer in drafter._runtime._weights.layers for matrix in layer.matrices.values()}
     assert kinds == {"Q4_1"}

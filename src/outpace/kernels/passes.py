@@ -37,6 +37,8 @@ class _Model(Structure):
         ("layer", POINTER(_Layer)),
         ("final_norm", c_void_p),
         ("head", Matrix),
+        ("vocab", c_int64),
+        ("head_ids", c_void_p),
         ("cache_layer", POINTER(c_int32)),
     ]
 
@@ -85,6 +87,8 @@ class DecoderWeights:
     embedding_kind: int
     final_norm: Tensor  # [hidden]
     head: PackedMatrix
+    head_ids: Tensor | None  # int32 [head.rows], ascending: the token ids that the head scores; None: all
+    vocab: int
     heads: int
     kv_heads: int
     head_dim: int
@@ -145,6 +149,8 @@ class DecoderPass:
             layer=self._layers,
             final_norm=self._pointer(weights.final_norm),
             head=self._matrix(weights.head),
+            vocab=weights.vocab,
+            head_ids=None if weights.head_ids is None else weights.head_ids.data_ptr(),
         )
         if weights.cache_layers is not None:
             self._model.cache_layer = (c_int32 * len(weights.cache_layers))(*weights.cache_layers)
@@ -180,12 +186,12 @@ class DecoderPass:
         """Write the rows' keys and values, return their logits and taps.
 
         ``tokens`` int32 [rows], slot after slot; ``wanted`` int32, the rows whose logits are asked for.
-        Returns float32 logits [wanted, head rows] and, by layer, the residual stream [rows, hidden] after the layers
+        Returns float32 logits [wanted, vocab], -inf where a pruned head scores nothing, and, by layer, the residual stream [rows, hidden] after the layers
         in ``taps``; with ``hidden`` also the head's input, as -1. Nothing is checked here. MemoryError when memory
         runs out.
         """
         width, rows = self._model.hidden, len(tokens)
-        logits = torch.empty(len(wanted), self._model.head.rows)
+        logits = torch.empty(len(wanted), self._model.vocab)
         tapped = {layer: torch.empty(rows, width) for layer in (*taps, *((-1,) if hidden else ()))}
         pointers = (c_void_p * self._model.layers)()
         for layer in taps:

@@ -78,12 +78,10 @@ class NativeRuntime:
         )  # fmt: skip
         self._whole: NativeRuntime | None = None
         self.threads, self.kv_dtype, self.variant = threads, KV_DTYPES[kv_dtype], library.variant
-        self._head_rows = rows = _checked_rows(head_rows, config.vocab_size)
-        # How many of these are 0, 1, 2 and so on: an ascending id is at least its place, and once above it stays there.
-        self._head_first = 0 if rows is None else int((rows == torch.arange(len(rows))).sum())
+        kept = _checked_rows(head_rows, config.vocab_size)
         self._features = {"hidden": -1} | {f"layer.{i}": i for i in range(config.layers)}
         loader = _Loader(library, checkpoint, WEIGHTS[weights], threads)
-        packed = loader.decoder(config, self._head_rows)
+        packed = loader.decoder(config, kept)
         self.nbytes = loader.nbytes
         self._dtype = torch.float32 if weights == "f32" else torch.bfloat16
         self._library, self._weights, self._float = library, packed, activations == "float"
@@ -101,8 +99,8 @@ class NativeRuntime:
         chosen: dict[str, object] = {"layers": [weights.layers[n] for n in layers], "cache_layers": tuple(layers)}
         if 0 < head < weights.head.rows:
             chosen["head"] = first_rows(weights.head, head)
-            part._head_rows = torch.arange(head) if self._head_rows is None else self._head_rows[:head]
-            part._head_first = head if self._head_rows is None else min(head, self._head_first)
+            ids = weights.head_ids
+            chosen["head_ids"] = torch.arange(head, dtype=torch.int32) if ids is None else ids[:head]
         part._features = {"hidden": -1}
         part._weights = dataclasses.replace(weights, **chosen)  # type: ignore[arg-type]
         part._pass = DecoderPass(
@@ -154,17 +152,7 @@ class NativeRuntime:
             cache.advance(chunk.slot, len(chunk.tokens))
         rows_of = [slot.rows for slot in slots]
         features = {name: list(tapped[self._features[name]].split(rows_of)) for name in want}
-        return Forward(list(self._spread(logits).split(counts)), features)
-
-    def _spread(self, logits: Tensor) -> Tensor:
-        """``[wanted, head rows]`` -> ``[wanted, vocab_size]``: -inf where the head was pruned."""
-        if self._head_rows is None:
-            return logits
-        full, first = torch.empty(logits.shape[0], self.vocab_size), self._head_first
-        full[:, :first] = logits[:, :first]  # in one piece: an index of all the ids kept costs 3% of a draft's step
-        full[:, first:] = -torch.inf
-        full[:, self._head_rows[first:]] = logits[:, first:]
-        return full
+        return Forward(list(logits.split(counts)), features)
 
 
 def _checked_rows(head_rows: Tensor | None, vocab_size: int) -> Tensor | None:
@@ -205,6 +193,8 @@ class _Loader:
             embedding_kind=KINDS[stored.kind],
             final_norm=self._vector("model.norm.weight"),
             head=head,
+            head_ids=None if head_rows is None else head_rows.to(torch.int32),
+            vocab=config.vocab_size,
             heads=config.heads,
             kv_heads=config.kv_heads,
             head_dim=config.head_dim,

@@ -2,6 +2,7 @@
  * and scratch are the caller's, so any number of models and callers share a process. */
 #include "pass.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,6 +181,18 @@ static void gate_rows(const pass_model *m, const pass_layer *layer, const pass_s
     }
 }
 
+/* The head's scores stand in front of their row: each goes to its id, from the last one on since an id is never less than
+ * its place, and -inf to all others. */
+static void spread_row(float *row, const int32_t *ids, int64_t count, int64_t vocab) {
+    int64_t end = vocab;
+    for (int64_t place = count; place-- > 0 && ids[place] > place; end = ids[place]) {
+        row[ids[place]] = row[place];
+        for (int64_t id = ids[place] + 1; id < end; id++) row[id] = -INFINITY;
+        count = place;
+    }
+    for (int64_t id = count; id < end; id++) row[id] = -INFINITY;
+}
+
 static void run_team(const pass_model *m, const pass_call *call, const pass_plan *plan, const pass_scratch *s, team t) {
     const int64_t rows = call->rows, hidden = m->hidden, mixed = m->heads * m->head_dim;
     const int64_t qkv = mixed + 2 * m->kv_heads * m->head_dim;
@@ -241,7 +254,11 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
     const op_matrix *head[] = {&m->head};
     prepare(s, head, 1, s->normed, call->wanted, t);
     meet(t);
-    multiply(s, &m->head, call->wanted, call->logits, m->head.rows, s->counter + m->layers * COUNTERS, t);
+    multiply(s, &m->head, call->wanted, call->logits, m->vocab, s->counter + m->layers * COUNTERS, t);
+    if (!m->head_ids) return;
+    meet(t);
+    for (int64_t i = t.tid; i < call->wanted; i += t.nt)
+        spread_row(call->logits + i * m->vocab, m->head_ids, m->head.rows, m->vocab);
 }
 
 int op_pass_run(const pass_model *model, const pass_call *call, void *memory, int threads) {

@@ -24,6 +24,8 @@ typedef struct {
     const pass_layer *layer;      /* [layers] */
     const float *final_norm;      /* [hidden] */
     op_matrix head;
+    int64_t vocab;
+    const int32_t *head_ids;      /* [head.rows] the ids it scores, ascending; NULL: all */
     const int32_t *cache_layer;   /* [layers] where the cache keeps a layer's entries; NULL: in the layers' own order */
 } pass_model;
 
@@ -40,7 +42,7 @@ typedef struct {
     const int32_t *tokens;       /* [rows], the chunks' rows one after the other */
     const pass_chunk *chunk;     /* [chunks] */
     const int32_t *wanted_row;   /* [wanted] rows whose logits are asked for */
-    float *logits;               /* [wanted, head.rows] */
+    float *logits;               /* [wanted, vocab], -inf where the head scores nothing */
     float *const *layer_taps;    /* [layers]: NULL, or [rows, hidden] for the stream after that layer; NULL: none */
     float *hidden;               /* [rows, hidden] after the final norm, or NULL */
 } pass_call;
