@@ -42,7 +42,7 @@ bench: .venv/run.stamp
 	@mkdir -p build/bench
 	$(BIN)/python -m outpace bench --json build/bench/bench.json --html build/bench/bench.html $(BENCH)
 
-# What passes cost on the real pair, against the bars; the figures go into docs/results/.
+# What passes cost on the real pair and what drafting brings, against the bars; the figures go into docs/results/.
 bench-kernels: .venv/run.stamp
 	$(BIN)/python -m outpace.bench.kernels --results docs/results/kernels.json $(BENCH)
 

@@ -46,7 +46,7 @@ def pairs(count: int) -> list[tuple[workload.Prompt, list[int]]]:
 
 
 def empty() -> Measurement:
-    return Measurement({"command": "c"}, {"draft_reads": {}})
+    return Measurement({"command": "c"}, {})
 
 
 def plan(**changes: object) -> session.Plan:

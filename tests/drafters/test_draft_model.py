@@ -124,3 +124,24 @@ def test_drafting_stops_once_the_path_is_unlikely_to_stand():
         expected = next(n for n in range(1, 9) if stands[n] < 0.2)
         assert list(short.tokens) == list(whole.tokens[:expected])
         assert expected < 8
+
+
+@pytest.mark.parametrize("stop_below", [0.0, 0.9])
+def test_lookup_spares_the_draft_passes_and_changes_none_of_its_tokens(stop_below):
+    """By default; whatever the threshold that the target's rows set in this round."""
+
+    def counting(prefix):
+        return torch.nn.functional.one_hot(torch.tensor((prefix[-1] + 1) % V), V).double() * 50
+
+    found = {}
+    for config in (Config(), Config(lookup=0)):
+        runtime = ToyRuntime(counting, V)
+        drafter = create(config, Parts(V, draft=runtime))
+        one = session(count=30, gamma=6, prompt=[0, 1, 2, 3, 4] * 4, rule=MATCH)
+        one.stop_below = stop_below
+        drafter.begin(one)
+        tokens = list(drafter.propose([one], [6])[0].tokens)
+        found[config.lookup] = tokens, one.report.draft_passes, runtime.forwards
+    (without, six, all_without), (spared, one_pass, all_spared) = found[0], found[1]
+    assert without == spared == [0, 1, 2, 3, 4, 0]
+    assert (six, one_pass, all_without - all_spared) == (6, 1, 5)  # reading the prompt is not counted

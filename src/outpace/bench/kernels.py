@@ -23,12 +23,14 @@ from ..models.loading import LoadedModel, load_draft, load_model
 from .contenders import Mode, Other
 from .probe import Bandwidth, pass_seconds, prefill_seconds
 from .provenance import provenance, write_atomically
+from .speculation import gains_page, measure_gains, measure_peers, peers_page
 from .tables import markdown
 
 ROWS = (1, 2, 4, 6, 8, 16)
 CACHED = 512
 BARS: dict[str, dict[int, float]] = {"file": {6: 1.9, 16: 4.5}, "q8": {6: 1.35}, "bf16": {6: 1.35}}  # v(n), at most
 REACH = {"file": 1.30, "q8": 1.20, "bf16": 1.20}  # one row / the time that reading takes, at most
+PARTS = ("rows", "draft", "speculation", "llama_cpp", "peers")
 DRAFT_BAR = 0.28  # a draft step / a one-row pass of the file's own weights, at most
 
 
@@ -122,6 +124,11 @@ def page(results: Mapping[str, Any]) -> str:
         parts.append("## Beside llama.cpp, the same file, in turns\n\n" + markdown(table)
                      + f"\n\nThe bar is 1.00 for both. llama.cpp as the wheel builds it: {peer['versions']}\n\n"
                      + f"{_where(peer['provenance'])}\n")  # fmt: skip
+    for weights, found in results.get("speculation", {}).items():
+        parts.append(f"## Drafting, target weights {weights}\n\n{gains_page(weights, found)}\n\n"
+                     f"{_where(found['provenance'])}\n")  # fmt: skip
+    if peers := results.get("peers"):
+        parts.append(f"## Our defaults beside other engines\n\n{peers_page(peers)}\n\n{_where(peers['provenance'])}\n")
     return "\n".join(parts)
 
 
@@ -141,9 +148,9 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(prog="python -m outpace.bench.kernels", description=__doc__)
     parser.add_argument("--target", default="qwen2.5-coder-1.5b", metavar="MODEL")
-    parser.add_argument("--draft", default="qwen2.5-coder-0.5b", metavar="MODEL", help="none: no draft step")
+    parser.add_argument("--draft", default="qwen2.5-coder-0.5b", metavar="MODEL", help="none: plain passes only")
     parser.add_argument("--weights", default="file,q8,bf16", metavar="KIND,KIND", help="of the target")
-    parser.add_argument("--only", choices=("rows", "draft", "llama_cpp"), action="append", help="a part; repeatable")
+    parser.add_argument("--only", choices=PARTS, action="append", help="a part; repeatable")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeat", type=int, default=7, metavar="N", help="passes of each kind (7)")
     parser.add_argument("--peers-folder", default=".peers", metavar="FOLDER")
@@ -152,7 +159,7 @@ def main() -> int:
     torch.set_num_threads(args.threads)
     path = Path(args.results) if args.results else None
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
-    parts = args.only or ["rows", "draft", "llama_cpp"]
+    parts = args.only or [part for part in PARTS if args.draft != "none" or part in ("rows", "llama_cpp")]
     try:
         for weights in args.weights.split(","):
             _one(args, weights, parts, results)
@@ -171,9 +178,15 @@ def _one(args: argparse.Namespace, weights: str, parts: list[str], results: dict
     if "rows" in parts:
         print(f"measuring {model.name}, weights {weights} ...", file=sys.stderr, flush=True)
         results.setdefault("weights", {})[weights] = measure(model, args.repeat)
-    if weights == "file" and "draft" in parts and args.draft != "none":
+    if {"draft", "speculation", "peers"} & set(parts):
         draft = load_draft(resolve(args.draft), threads=args.threads)
-        results["draft"] = measure_draft(model, draft, args.repeat)
+        if "speculation" in parts:
+            print(f"drafting for {model.name}, weights {weights} ...", file=sys.stderr, flush=True)
+            results.setdefault("speculation", {})[weights] = measure_gains(model, draft)
+        if weights == "file" and "draft" in parts:
+            results["draft"] = measure_draft(model, draft, args.repeat)
+        if weights == "file" and "peers" in parts:
+            results["peers"] = measure_peers(model, draft, args.threads, Path(args.peers_folder))
     if weights == "file" and "llama_cpp" in parts:
         try:
             results["llama_cpp"] = measure_peer(model, args.threads, Path(args.peers_folder), 2)

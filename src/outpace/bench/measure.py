@@ -57,7 +57,6 @@ def merge(parts: Sequence[Measurement]) -> Measurement:
     whole.provenance = whole.provenance | {"command": "; ".join(part.provenance["command"] for part in parts)}
     whole.complete = all(part.complete for part in parts)
     whole.peak_memory = max(part.peak_memory for part in parts)
-    whole.settings["draft_reads"] = {k: v for part in parts for k, v in part.settings["draft_reads"].items()}
     for number, part in enumerate(parts):
         whole.runs += [run | {"block": f"{number} {run['block']}"} for run in part.runs]
         for name in ("bandwidth", "failures", "tuning"):

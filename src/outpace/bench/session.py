@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import drafters
 from ..core.errors import ContextError, PeerError
 from ..engine.build import load
 from ..engine.engine import Engine, Prompt
@@ -64,7 +63,6 @@ def run(plan: Plan, save: Path | None, say: Say) -> Measurement:
 
 def _run(plan: Plan, measurement: Measurement, save: Path | None, say: Say) -> None:
     engine, ours = contenders(plan)
-    measurement.settings["draft_reads"] = {one.name: _draft_reads(one) for one in ours if isinstance(one, Ours)}
     prompts = []
     for prompt in plan.prompts:
         ids = encode(engine, prompt)
@@ -122,13 +120,6 @@ def contenders(plan: Plan) -> tuple[Engine, list[Contender]]:
             title = name if gamma is None else f"{name} {gamma}"
             found.append(Ours(title, engine, None if name == AUTO else name, gamma))
     return engine, found
-
-
-def _draft_reads(contender: Ours) -> float | None:
-    """How often the draft model's weights are read for a drafted token; None where it depends on who drafted it."""
-    if contender.gamma == 0:
-        return 0.0
-    return None if contender.drafter is None else float(drafters.module(contender.drafter).NEEDS_DRAFT)
 
 
 def encode(engine: Engine, prompt: workload.Prompt) -> list[int]:

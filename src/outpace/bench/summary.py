@@ -134,7 +134,7 @@ def _drafting(
     found: dict[str, Any] = {"block_efficiency": total["emitted"] / passes if passes else None}
     if decoding:
         found["phases"] = {phase: total[f"seconds_{phase}"] / decoding for phase in PHASES}
-        found["roofline"] = _roofline(measurement, runs[0]["contender"], total, decoding)
+        found["roofline"] = _roofline(measurement, runs, total, decoding)
     if not total["drafted"] or not total["tested"] or not passes or costs is None:
         return found
     base = _total(plain)
@@ -160,12 +160,14 @@ def _total(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {key: sum(run["report"][key] for run in runs) for key in _SUMMED}
 
 
-def _roofline(measurement: Measurement, name: str, total: dict[str, float], decoding: float) -> float | None:
-    reads = measurement.settings["draft_reads"].get(name, 0.0)
-    if not measurement.bandwidth or "target" not in measurement.bytes_read or reads is None:
+def _roofline(
+    measurement: Measurement, runs: Sequence[dict[str, Any]], total: dict[str, float], decoding: float
+) -> float | None:
+    draft_passes = [run["report"].get("draft_passes") for run in runs]  # a file may be older than this figure
+    if not measurement.bandwidth or "target" not in measurement.bytes_read or None in draft_passes:
         return None
     nbytes = total["target_passes"] * measurement.bytes_read["target"]
-    nbytes += total["drafted"] * reads * measurement.bytes_read.get("draft", 0)
+    nbytes += sum(draft_passes) * measurement.bytes_read.get("draft", 0)
     return nbytes / statistics.median(measurement.bandwidth) / decoding
 
 

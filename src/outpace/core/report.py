@@ -12,7 +12,8 @@ class Report:
     charges the tokens before the cut.
 
     ``target_passes``: verification passes (prefill apart). ``drafted``: tokens proposed; ``tested``:
-    drafted tokens compared with the target; ``accepted``: those that stood and were emitted.
+    drafted tokens compared with the target; ``accepted``: those that stood and were emitted. ``draft_passes``: passes
+    of a draft model, reading apart; one may say several tokens.
     ``prompt_cached``: prompt tokens that an earlier request had already read. Seconds are wall time: a pass
     is shared out among the sessions of a batch by their rows, the rest evenly.
     """
@@ -28,6 +29,7 @@ class Report:
     drafted: int = 0
     tested: int = 0
     accepted: int = 0
+    draft_passes: int = 0
     seconds_prefill: float = 0.0
     seconds_draft_prefill: float = 0.0
     seconds_draft: float = 0.0

@@ -117,8 +117,9 @@ class OtherDraft:
             Chunk(state.slot, list(ids), logits_from=len(ids) - 1) for state, ids in zip(states, rows, strict=True)
         ]
         logits = self.runtime.forward(chunks, self.cache).logits
-        for state, ids in zip(states, rows, strict=True):
+        for session, state, ids in zip(sessions, states, rows, strict=True):
             state.cached += ids
+            session.report.draft_passes += 1
         return [row[-1] for row in logits]
 
 

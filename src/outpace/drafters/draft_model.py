@@ -22,7 +22,7 @@ NEEDS_DRAFT = True
 @dataclass(frozen=True)
 class Config:
     gamma: int = 4  # tokens drafted a round
-    lookup: int = 0  # 1: lookup drafts for the draft model in turn, which says the same in fewer passes
+    lookup: int = 1  # lookup drafts for the draft model in turn, which says the same in fewer passes; 0: it does not
 
 
 @dataclass
@@ -76,6 +76,8 @@ class DraftModel:
                 guess = self._guess(sessions[i], [*starts[i].path, *drawn[i]], depths[i] - len(drawn[i]) - 1)
                 chunks.append(Chunk(self._states[sessions[i].id].slot, [*unread, *guess], logits_from=len(unread) - 1))
             logits = self._runtime.forward(chunks, self._cache).logits
+            for i in active:
+                sessions[i].report.draft_passes += 1
             for i, chunk, rows in zip(active, chunks, logits, strict=True):
                 for row, guessed in zip(rows, [*chunk.tokens[chunk.logits_from + 1 :], None], strict=True):
                     law = self._law(sessions[i], starts[i], [*texts[i], *drawn[i]], row)
@@ -108,7 +110,7 @@ class DraftModel:
         """What lookup drafts for the draft itself, so that one pass of it may say several tokens."""
         if self._lookup is None or count < 1:
             return ()
-        return self._lookup.extend([session], [Start(path)], [count])[0].tokens
+        return self._lookup.guess(session, path, count)
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         for session, verdict in zip(sessions, verdicts, strict=True):

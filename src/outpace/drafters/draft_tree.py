@@ -78,6 +78,8 @@ class DraftTree:
         try:
             while active := [one for one in growing if one.levels > level and one.tree.level]:
                 rows = self._runtime.forward([self._chunk(one) for one in active], self._cache).logits
+                for one in active:
+                    one.session.report.draft_passes += 1
                 for one, logits in zip(active, rows, strict=True):
                     one.expanded += [node for node in one.tree.level if node >= 0]
                     self._grow(one, logits, level)

@@ -240,6 +240,12 @@ class Lookup:
             answers.append(_chain(self._reader(session).guess_after(start.path, budget, stop_below), "lookup"))
         return answers
 
+    def guess(self, session: Session, path: Sequence[int], count: int) -> list[int]:
+        """What a draft model may say next, after ``path``. A wrong guess costs it a row of a pass, and the target
+        nothing: what the target's rows cost in this round does not count."""
+        reader, stop_below = self._reader(session), self._config.stop_below
+        return reader.guess_after(path, count, stop_below) if path else reader.guess(count, stop_below)[0]
+
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
     def end(self, session: Session) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -111,6 +112,7 @@ class SlotRows:
 
 class DecoderPass:
     """Weights bound to the library, with scratch memory of its own. Calls from several threads take turns.
+    ``seconds``: how long all of them have been in the library.
 
     ``float_activations`` multiplies unrounded activations with the exact weights: the slow reference.
     """
@@ -128,6 +130,7 @@ class DecoderPass:
         self._library, self._weights, self._threads = library.functions, weights, threads
         self._float_activations = float_activations
         self._lock = threading.Lock()
+        self.seconds = 0.0
         self._scratch, self._scratch_rows = torch.empty(0, dtype=torch.uint8), 0
         self._vectors: list[Tensor] = []  # keeps alive what the structures point at
         self._layers = (_Layer * len(weights.layers))(*(self._layer(layer) for layer in weights.layers))
@@ -186,9 +189,9 @@ class DecoderPass:
         """Write the rows' keys and values, return their logits and taps.
 
         ``tokens`` int32 [rows], slot after slot; ``wanted`` int32, the rows whose logits are asked for.
-        Returns float32 logits [wanted, vocab], -inf where a pruned head scores nothing, and, by layer, the residual stream [rows, hidden] after the layers
-        in ``taps``; with ``hidden`` also the head's input, as -1. Nothing is checked here. MemoryError when memory
-        runs out.
+        Returns float32 logits [wanted, vocab], -inf where a pruned head scores nothing, and, by layer, the residual
+        stream [rows, hidden] after the layers in ``taps``; with ``hidden`` also the head's input, as -1. Nothing is
+        checked here. MemoryError when memory runs out.
         """
         width, rows = self._model.hidden, len(tokens)
         logits = torch.empty(len(wanted), self._model.vocab)
@@ -223,7 +226,9 @@ class DecoderPass:
         )
         with self._lock:
             scratch = self._room(rows)
+            begun = perf_counter()
             failed = self._library.op_pass_run(byref(self._model), byref(call), scratch, self._threads)
+            self.seconds += perf_counter() - begun
         if failed:
             raise MemoryError("no memory left for a pass")
         return logits, tapped

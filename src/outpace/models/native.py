@@ -109,6 +109,11 @@ class NativeRuntime:
         part._whole = self  # whose memory it borrows
         return part
 
+    @property
+    def kernel_seconds(self) -> float:
+        """Seconds that all passes until now have spent in the kernels."""
+        return self._pass.seconds
+
     def capabilities(self) -> Capabilities:
         """Trees, any rollback, and rows whose bits depend on nothing else in the pass."""
         return Capabilities(True, None, self._dtype, True, frozenset(self._features))
