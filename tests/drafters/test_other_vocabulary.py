@@ -136,6 +136,7 @@ def test_a_draft_that_foresees_the_text_is_accepted(name, pair, rule):
     finish(loop, [one])
     assert one.tokens == tokens and not one.report.warnings
     assert one.report.block_efficiency > (2.5 if name == "reencode" else 1.5)
+    assert one.report.draft_passes >= one.report.target_passes - 1  # the last round may have no room for drafts
 
 
 @pairs

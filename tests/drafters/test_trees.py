@@ -181,7 +181,7 @@ def test_a_prompt_longer_than_a_pass_and_one_pass_a_level():
     [proposal] = drafter.propose([one], [6])
     assert tuple(plain(TARGET, KeyedCoins(0), one.params, one.tokens, 3)) in paths(proposal)
     assert runtime.forwards == 3 + 3  # 592 rows in three passes, then a pass a level
-    assert one.report.seconds_draft_prefill > 0
+    assert one.report.seconds_draft_prefill > 0 and one.report.draft_passes == 3
 
 
 def test_what_cannot_be_is_refused():

@@ -68,6 +68,14 @@ def test_what_is_no_prompt_is_refused(prompt):
     assert open_slots(shared_engine()) == 0
 
 
+@pytest.mark.parametrize("prediction", [[3, 1024], [-1], [1.5], [True]])
+def test_what_is_no_prediction_is_refused(prediction):
+    """In a shared pass of the draft model it would have left all others without drafts."""
+    with pytest.raises(ParameterError, match="prediction token"):
+        shared_engine().open(CODE, GREEDY, prediction=prediction)
+    assert open_slots(shared_engine()) == 0
+
+
 def test_text_ids_and_messages():
     engine = shared_engine()
     tokenizer = engine.target.tokenizer

@@ -94,7 +94,7 @@ class Shape:
 
 
 def chain(rule: Rule) -> Drafter:
-    """The production's drafter: a chain drawn from a draft model."""
+    """A chain drawn from a draft model, a pass for each token."""
     return DraftModel(ToyRuntime(DRAFT, 3))
 
 
@@ -104,9 +104,11 @@ def small_chain(rule: Rule) -> Drafter:
 
 
 def hybrid(join: str, vocab_size: int = 3, draft: LogitsOf = DRAFT) -> Callable[[Rule], Drafter]:
-    """Lookup, then a draft model behind it or beside it."""
+    """Lookup, then a draft model, for which lookup drafts as well, behind it or beside it."""
     runtime = ToyRuntime(draft, vocab_size)
-    return lambda rule: Hybrid({"lookup": Lookup(_ANY_MATCH), "draft_model": DraftModel(runtime)}, join)
+    return lambda rule: Hybrid(
+        {"lookup": Lookup(_ANY_MATCH), "draft_model": DraftModel(runtime, Lookup(_ANY_MATCH))}, join
+    )
 
 
 _ANY_MATCH = LookupConfig(min_match=1, stop_below=0.3)

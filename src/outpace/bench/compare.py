@@ -93,11 +93,19 @@ def compare(
 
 @dataclass(frozen=True)
 class Raced:
-    """One request of a race. ``seconds``: in all, ``first``: until its first token."""
+    """One request of a race. ``seconds``: in all, ``first``: until its first token, with which a drafting engine may
+    give others: ``first_tokens``."""
 
     seconds: float
     first: float
+    first_tokens: int
     result: Result
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens after the first ones per second after them; None for an answer that ended there."""
+        rest, spent = len(self.result.token_ids) - self.first_tokens, self.seconds - self.first
+        return rest / spent if rest > 0 and spent > 0 else None
 
 
 def race(
@@ -108,7 +116,7 @@ def race(
     other differ by as much as two of its minutes do. ``gamma``: of those engines that are to draft so much.
     Raises what a request ends with."""
     depths, found = gamma or {}, {}
-    seconds, first = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, 0.0)
+    seconds, first = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, (0.0, 0))
     with ExitStack() as opened:
         running = {
             name: opened.enter_context(engine.open(prompt, params, gamma=depths.get(name)))
@@ -119,12 +127,12 @@ def race(
             begun = perf_counter()
             engines[name].step()
             seconds[name] += perf_counter() - begun
-            if running[name].report.emitted and not first[name]:
-                first[name] = seconds[name]
+            if running[name].report.emitted and not first[name][1]:
+                first[name] = seconds[name], running[name].report.emitted
             running[name].poll()
             result = running[name].result
             if result is not None:
-                found[name] = Raced(seconds[name], first[name], result)
+                found[name] = Raced(seconds[name], *first[name], result)
                 del running[name]
     return found
 

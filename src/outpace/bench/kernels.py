@@ -23,7 +23,7 @@ from ..models.loading import LoadedModel, load_draft, load_model
 from .contenders import Mode, Other
 from .probe import Bandwidth, pass_seconds, prefill_seconds
 from .provenance import provenance, write_atomically
-from .speculation import gains_page, measure_gains, measure_peers, peers_page
+from .speculation import GAINS, gains_page, measure_gains, measure_peers, peers_page
 from .tables import markdown
 
 ROWS = (1, 2, 4, 6, 8, 16)
@@ -93,7 +93,7 @@ def _plain(model: LoadedModel, prompt: list[int], tokens: int) -> tuple[float, f
 def page(results: Mapping[str, Any]) -> str:
     """The figures as Markdown, each beside its bar."""
     parts = [("# What a pass costs\n\nWritten by `make bench-kernels`; every section says where it was measured. "
-             f"Passes are behind {CACHED} cached tokens, medians of interleaved passes.\n")]  # fmt: skip
+             f"Passes are behind {CACHED} cached tokens, medians of interleaved passes. {GAINS}\n")]  # fmt: skip
     for weights, found in results.get("weights", {}).items():
         rows = {int(n): seconds for n, seconds in found["rows"].items()}
         turns = zip(found["one_row"], found["bandwidth"], strict=True)
@@ -162,10 +162,12 @@ def main() -> int:
     parts = args.only or [part for part in PARTS if args.draft != "none" or part in ("rows", "llama_cpp")]
     try:
         for weights in args.weights.split(","):
-            _one(args, weights, parts, results)
-            if path:
-                write_atomically(path, json.dumps(results, indent=1))
-                write_atomically(path.with_suffix(".md"), page(results))
+            try:
+                _one(args, weights, parts, results)
+            finally:  # what was measured is kept, whatever became of the rest
+                if path:
+                    write_atomically(path, json.dumps(results, indent=1))
+                    write_atomically(path.with_suffix(".md"), page(results))
     except OutpaceError as error:
         print(f"outpace: error: {error}", file=sys.stderr)
         return 1
@@ -178,7 +180,7 @@ def _one(args: argparse.Namespace, weights: str, parts: list[str], results: dict
     if "rows" in parts:
         print(f"measuring {model.name}, weights {weights} ...", file=sys.stderr, flush=True)
         results.setdefault("weights", {})[weights] = measure(model, args.repeat)
-    if {"draft", "speculation", "peers"} & set(parts):
+    if "speculation" in parts or (weights == "file" and {"draft", "peers"} & set(parts)):
         draft = load_draft(resolve(args.draft), threads=args.threads)
         if "speculation" in parts:
             print(f"drafting for {model.name}, weights {weights} ...", file=sys.stderr, flush=True)

@@ -3,13 +3,13 @@ engines, beside the bars that were set for it. A part of ``make bench-kernels``.
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from ..core.errors import PeerError
+from ..core.errors import OutpaceError, PeerError
 from ..core.types import SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
@@ -23,10 +23,17 @@ from .session import encode
 from .tables import markdown
 
 TEXTS = {"code": ("code",), "prose": ("chat", "creative")}  # categories of the built-in prompts
-GAMMAS = (1, 2, 3, 4, 5, 6)  # the best one on a tuning prompt is taken
-TOKENS, TUNING_TOKENS = 128, 64
+GAMMAS = (1, 2, 3, 4, 5)  # the best one on a tuning prompt is taken
+TOKENS, TUNING_TOKENS = 96, 64
 GAIN = {"file": {"code": 1.5, "prose": 1.1}, "q8": {"code": 2.0, "prose": 1.25}, "bf16": {"code": 2.5, "prose": 1.5}}
 WARM = 0.85  # the gain at temperature 1 / that at 0, at least
+GAINS = (
+    "A gain is drafting's tokens a second after its first tokens over plain decoding's, side by side on the built-in "
+    f"prompts, up to {TOKENS} tokens each, the same in both: the median, and the range. Only the draft model drafts: "
+    "gamma tokens a round, the best gammas on a tuning prompt at temperature 0 and 1, having read the prompt before "
+    "the first token; or as many as the controller likes, which knows nothing before its first prompt and has the "
+    "draft read a prompt later, or never. Whole requests count everything."
+)
 OUTSIDE = 0.08  # of a round outside the kernels, at most
 PEERS = {  # our category -> the peer's mode, and our speed over its, at least
     "code": ("llama_cpp", Mode("plain", {"mode": "plain", "gamma": 0}), 2.0),
@@ -37,28 +44,30 @@ PEERS = {  # our category -> the peer's mode, and our speed over its, at least
 
 def measure_gains(target: LoadedModel, draft: LoadedModel) -> dict[str, Any]:
     """Plain decoding, a fixed gamma and the controller, side by side on each prompt, at temperatures 0 and 1. The fixed
-    gamma is the best one on the tuning prompt of that kind of text; the draft model drafts, and nobody else."""
+    gamma is the best one on the tuning prompt of that kind of text at that temperature; the draft model drafts, and
+    nobody else. Raises OutpaceError when one of them says another token than plain decoding."""
     plain = load(target, draft, drafter="draft_model", controller="fixed")
     fixed = {gamma: load(target, draft, drafter="draft_model", controller="fixed") for gamma in GAMMAS}
     auto = load(target, draft, drafter="draft_model")
     found: dict[str, Any] = {"texts": {}, "provenance": provenance([target, draft])}
     for text, categories in TEXTS.items():
         tuning = next(prompt for prompt in workload.tuning() if prompt.category in categories)
-        tried = _race({"plain": (plain, 0)} | {str(n): (engine, n) for n, engine in fixed.items()}, tuning, 0.0,
-                      TUNING_TOKENS)  # fmt: skip
-        gamma = max(GAMMAS, key=lambda n: _gain(tried, str(n)))
-        by_temperature: dict[str, dict[str, list[float]]] = {}
-        for temperature in (0.0, 1.0):
-            gains = by_temperature[f"{temperature:g}"] = defaultdict(list)
-            for prompt in (p for p in workload.built_in() if p.category in categories):
-                contenders = {"plain": (plain, 0), "fixed": (fixed[gamma], gamma), "auto": (auto, None)}
-                raced = _race(contenders, prompt, temperature, TOKENS)
-                for name in ("fixed", "auto"):
-                    gains[name].append(_gain(raced, name))
-                    gains[f"{name}, whole"].append(raced["plain"].seconds / raced[name].seconds)
-        found["texts"][text] = {"gamma": gamma, "gains": by_temperature}
+        candidates = {"plain": (plain, 0)} | {str(n): (engine, n) for n, engine in fixed.items()}
+        gamma = {}
+        for temperature in (0, 1):
+            tried = _race(candidates, tuning, temperature, TUNING_TOKENS)
+            gamma[temperature] = max(GAMMAS, key=lambda n: tried[str(n)].tokens_per_second or 0.0)
+        cold_ones = {"plain": (plain, 0), "fixed": (fixed[gamma[0]], gamma[0]), "auto": (auto, None)}
+        warm_ones = {"plain": (plain, 0), "fixed": (fixed[gamma[1]], gamma[1])}
+        prompts = [prompt for prompt in workload.built_in() if prompt.category in categories]
+        cold = [_race(cold_ones, prompt, 0, TOKENS) for prompt in prompts]
+        warm = [_race(warm_ones, prompt, 1, TOKENS) for prompt in prompts]
+        gains = {"fixed": _gains(cold, "fixed"), "auto": _gains(cold, "auto"), "fixed, T = 1": _gains(warm, "fixed")}
+        for name in ("fixed", "auto"):
+            gains[f"{name}, whole"] = [raced["plain"].seconds / raced[name].seconds for raced in cold]
+        found["texts"][text] = {"gamma": [gamma[0], gamma[1]], "gains": gains}
     code = next(prompt for prompt in workload.built_in() if prompt.category in TEXTS["code"])
-    found["outside"] = _outside(plain, [target, draft], encode(plain, code), found["texts"]["code"]["gamma"])
+    found["outside"] = _outside(plain, [target, draft], encode(plain, code), found["texts"]["code"]["gamma"][0])
     return found
 
 
@@ -68,13 +77,17 @@ def _race(
     engines = {name: engine for name, (engine, _) in contenders.items()}
     gammas = {name: gamma for name, (_, gamma) in contenders.items() if gamma is not None}
     params = SamplingParams(temperature=temperature, seed=1, max_tokens=tokens)
-    return race(engines, encode(engines["plain"], prompt), params, gammas)
+    raced = race(engines, encode(engines["plain"], prompt), params, gammas)
+    if any(one.result.token_ids != raced["plain"].result.token_ids for one in raced.values()):
+        raise OutpaceError(f"{prompt.id}: drafting says other tokens than plain decoding, which must never be; please "
+                           "report it with what `outpace audit` prints")  # fmt: skip
+    return raced
 
 
-def _gain(raced: Mapping[str, Raced], name: str) -> float:
-    """Plain decoding's seconds after its first token / those of the other. Both say the same tokens."""
-    plain, other = raced["plain"], raced[name]
-    return (plain.seconds - plain.first) / (other.seconds - other.first)
+def _gains(races: Sequence[Mapping[str, Raced]], name: str) -> list[float]:
+    """Tokens a second of one engine over plain decoding's, of the races in which both said any after their first."""
+    speeds = [(raced[name].tokens_per_second, raced["plain"].tokens_per_second) for raced in races]
+    return [other / plain for other, plain in speeds if other and plain]
 
 
 def _outside(engine: Engine, models: Sequence[LoadedModel], prompt: list[int], gamma: int) -> dict[str, float]:
@@ -100,21 +113,23 @@ def measure_peers(target: LoadedModel, draft: LoadedModel, threads: int, folder:
     settings = {"target": str(target.path), "draft": None, "threads": threads}
     found: dict[str, Any] = {"texts": {}, "provenance": provenance([target, draft])}
     for text, (name, mode, _) in PEERS.items():
+        prompts = [p for p in workload.built_in() if p.category in TEXTS.get(text, (text,))]
+        entry: dict[str, Any] = {"peer": f"{name} {mode.name}", "speeds": []}
+        found["texts"][text] = entry
         try:
-            other = Other(name, mode, settings, folder)
+            with closing(Other(name, mode, settings, folder)) as other:
+                for contender in (ours, other):
+                    contender.run(
+                        encode(ours.engine, prompts[0])[:64], 8, 0.0, 0
+                    )  # touches what a first answer touches
+                for turn, prompt in enumerate(prompts):
+                    ids, pair = encode(ours.engine, prompt), {}
+                    for contender in (ours, other) if turn % 2 else (other, ours):
+                        pair[contender.name] = contender.run(ids, TOKENS, 0.0, 1).tokens_per_second
+                    if all(pair.values()):
+                        entry["speeds"].append([pair[ours.name], pair[other.name]])
         except PeerError as error:
-            found["texts"][text] = {"peer": f"{name} {mode.name}", "error": str(error)}
-            continue
-        try:
-            speeds = []
-            for prompt in (p for p in workload.built_in() if p.category in TEXTS.get(text, (text,))):
-                ids = encode(ours.engine, prompt)
-                runs = [contender.run(ids, TOKENS, 0.0, 1) for contender in (ours, other)]
-                speeds.append([run.tokens_per_second for run in runs])
-            found["texts"][text] = {"peer": other.name, "versions": other.ready.get("versions"),
-                                    "speeds": [pair for pair in speeds if all(pair)]}  # fmt: skip
-        finally:
-            other.close()
+            entry["error"] = str(error)
     return found
 
 
@@ -123,12 +138,13 @@ def gains_page(weights: str, found: Mapping[str, Any]) -> str:
     rows = [["", "gamma", "gain, T = 0", "bar", "gain, T = 1", f"T = 1 / T = 0 (bar {WARM})", "whole request, T = 0",
              "controller, T = 0", "controller, whole request"]]  # fmt: skip
     for text, entry in found["texts"].items():
-        cold, warm = entry["gains"]["0"], entry["gains"]["1"]
-        gain, kept = _middle(cold["fixed"]), _middle(warm["fixed"]) / _middle(cold["fixed"])
-        least = GAIN.get(weights, {}).get(text)
-        rows.append([f"{text}, {len(cold['fixed'])} prompts", str(entry["gamma"]), _spread(cold["fixed"]),
-                     at_least(gain, least), _spread(warm["fixed"]), at_least(kept, WARM, f"{kept:.2f}, "),
-                     *(f"{_middle(cold[name]):.2f}" for name in ("fixed, whole", "auto", "auto, whole"))])  # fmt: skip
+        gains = entry["gains"]
+        gain = median(gains["fixed"])
+        kept = median(gains["fixed, T = 1"]) / gain
+        rows.append([f"{text}, {len(gains['fixed'])} prompts", ", ".join(map(str, entry["gamma"])),
+                     _spread(gains["fixed"]), _at_least(gain, GAIN.get(weights, {}).get(text)),
+                     _spread(gains["fixed, T = 1"]), f"{kept:.2f}, {_at_least(kept, WARM)}",
+                     *(f"{median(gains[name]):.2f}" for name in ("fixed, whole", "auto", "auto, whole"))])  # fmt: skip
     lines = [markdown(rows)]
     if found["outside"]["kernels"]:
         share = 1 - found["outside"]["kernels"] / found["outside"]["seconds"]
@@ -141,23 +157,20 @@ def peers_page(found: Mapping[str, Any]) -> str:
     """Our speed over a peer's, beside its bar."""
     rows = [["", "beside", "ours, tokens/s", "theirs", "ours / theirs", "bar"]]
     for text, entry in found["texts"].items():
-        if "error" in entry:
-            rows.append([text, entry["peer"], "-", "-", entry["error"].splitlines()[0], "-"])
+        if not entry["speeds"]:
+            said = entry.get("error", "no answer of more than one step").splitlines()[0]
+            rows.append([text, entry["peer"], "-", "-", said, "-"])
             continue
         ours, theirs = zip(*entry["speeds"], strict=True)
         ratios = [a / b for a, b in entry["speeds"]]
-        rows.append([f"{text}, {len(ratios)} prompts", entry["peer"], f"{_middle(ours):.1f}", f"{_middle(theirs):.1f}",
-                     _spread(ratios), at_least(_middle(ratios), PEERS[text][2])])  # fmt: skip
+        rows.append([f"{text}, {len(ratios)} prompts", entry["peer"], f"{median(ours):.1f}", f"{median(theirs):.1f}",
+                     _spread(ratios), _at_least(median(ratios), PEERS[text][2])])  # fmt: skip
     return markdown(rows)
 
 
-def at_least(value: float, least: float | None, before: str = "") -> str:
-    return "-" if least is None else f"{before}{least:.2f} {'met' if value >= least else 'missed'}"
-
-
-def _middle(values: Sequence[float]) -> float:
-    return statistics.median(values)
+def _at_least(value: float, least: float | None) -> str:
+    return "-" if least is None else f"{least:.2f} {'met' if value >= least else 'missed'}"
 
 
 def _spread(values: Sequence[float]) -> str:
-    return f"{_middle(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"

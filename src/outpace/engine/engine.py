@@ -268,6 +268,7 @@ class Engine:
         tokenizer = self.target.tokenizer
         if isinstance(prediction, str):
             prediction = tokenizer.encode(prediction, add_special=False)
+        prediction = [_token(token, self.target.runtime.vocab_size, "prediction") for token in prediction or ()]
         session = Session(
             id=next(self._ids),
             tokens=ids,
@@ -287,7 +288,7 @@ class Engine:
             drafters=self._drafters if adaptive and drafter is None else {name: self._drafters[name]},
             drafter_name=name,
             adaptive=adaptive,
-            prediction=prediction or (),
+            prediction=prediction,
             tenant=tenant,
         )
         report = session.report
@@ -374,7 +375,7 @@ def _check_kind(prompt: object) -> None:
         raise ParameterError(f"a prompt is text, token ids, chat messages or a list of these, not {kind}")
 
 
-def _token(token: object, size: int) -> int:
+def _token(token: object, size: int, where: str = "prompt") -> int:
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
-        raise ParameterError(f"prompt token {token!r} is not an id of the vocabulary of {size}")
+        raise ParameterError(f"{where} token {token!r} is not an id of the vocabulary of {size}")
     return token
