@@ -91,6 +91,11 @@ def compare(
     return Comparison(_median(plain), _median(speculative), ratios)
 
 
+def rate_after(tokens: int, seconds: float) -> float | None:
+    """Tokens a second of what came after an answer's first step; None where nothing did."""
+    return tokens / seconds if tokens > 0 and seconds > 0 else None
+
+
 @dataclass(frozen=True)
 class Raced:
     """One request of a race. ``seconds``: in all, ``first``: until its first token, with which a drafting engine may
@@ -104,8 +109,7 @@ class Raced:
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens after the first ones per second after them; None for an answer that ended there."""
-        rest, spent = len(self.result.token_ids) - self.first_tokens, self.seconds - self.first
-        return rest / spent if rest > 0 and spent > 0 else None
+        return rate_after(len(self.result.token_ids) - self.first_tokens, self.seconds - self.first)
 
 
 def race(

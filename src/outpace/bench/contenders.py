@@ -13,6 +13,7 @@ from ..audit.engines.process import DRIVERS, Peer
 from ..core.errors import ParameterError, PeerError
 from ..core.types import SamplingParams
 from ..engine.engine import Engine
+from .compare import rate_after
 
 PEER_TIMEOUT = 900.0  # seconds that one answer of a peer may take
 
@@ -33,8 +34,7 @@ class Run:
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens after the first step per second after it; None for an answer that ended there."""
-        rest, spent = len(self.tokens) - self.first_tokens, self.seconds - self.first_seconds
-        return rest / spent if rest > 0 and spent > 0 else None
+        return rate_after(len(self.tokens) - self.first_tokens, self.seconds - self.first_seconds)
 
 
 class Contender(Protocol):
@@ -81,8 +81,11 @@ class Mode:
     settings: dict[str, Any]
 
 
+PLAIN_MODE = Mode("plain", {"mode": "plain", "gamma": 0})
+
+
 def _modes(*gammas: int, lookup: Sequence[int], matches: Sequence[int | None] = (None,)) -> list[Mode]:
-    found = [Mode("plain", {"mode": "plain", "gamma": 0})]
+    found = [PLAIN_MODE]
     for n, match in itertools.product(lookup, matches):
         name = f"lookup {n}" if match is None else f"lookup {n}/{match}"
         found.append(Mode(name, {"mode": "lookup", "gamma": n} | ({} if match is None else {"match": match})))

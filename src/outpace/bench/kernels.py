@@ -20,7 +20,7 @@ from ..core.errors import OutpaceError, PeerError
 from ..core.types import Chunk
 from ..models.catalogue import resolve
 from ..models.loading import LoadedModel, load_draft, load_model
-from .contenders import Mode, Other
+from .contenders import PLAIN_MODE, Other
 from .probe import Bandwidth, pass_seconds, prefill_seconds
 from .provenance import provenance, write_atomically
 from .speculation import GAINS, gains_page, measure_gains, measure_peers, peers_page
@@ -58,7 +58,7 @@ def measure_peer(model: LoadedModel, threads: int, peers: Path, repeats: int) ->
     """llama.cpp's plain decoding and prompt reading on the same file, in turns with ours: seconds for 512 prompt
     tokens, and a token after them. Raises PeerError."""
     settings = {"target": str(model.path), "draft": None, "threads": threads}
-    other = Other("llama_cpp", Mode("plain", {"mode": "plain", "gamma": 0}), settings, peers)
+    other = Other("llama_cpp", PLAIN_MODE, settings, peers)
     found: dict[str, list[float]] = {"prefill": [], "token": [], "our prefill": [], "our token": []}
     try:
         for turn in range(repeats + 1):

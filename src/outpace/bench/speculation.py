@@ -17,7 +17,7 @@ from ..models.loading import LoadedModel
 from ..models.native import NativeRuntime
 from . import workload
 from .compare import Raced, race
-from .contenders import Mode, Other, Ours
+from .contenders import PLAIN_MODE, Mode, Other, Ours
 from .provenance import provenance
 from .session import encode
 from .tables import markdown
@@ -36,8 +36,8 @@ GAINS = (
 )
 OUTSIDE = 0.08  # of a round outside the kernels, at most
 PEERS = {  # our category -> the peer's mode, and our speed over its, at least
-    "code": ("llama_cpp", Mode("plain", {"mode": "plain", "gamma": 0}), 2.0),
-    "prose": ("llama_cpp", Mode("plain", {"mode": "plain", "gamma": 0}), 1.3),
+    "code": ("llama_cpp", PLAIN_MODE, 2.0),
+    "prose": ("llama_cpp", PLAIN_MODE, 1.3),
     "edit": ("openvino", Mode("lookup 20", {"mode": "lookup", "gamma": 20}), 1.5),
 }
 
