@@ -22,7 +22,7 @@ OP_INLINE fvec f_bf16(const uint8_t *p, const int odd) {
 OP_INLINE void bf16_blocks(const int count, const int rows, const uint8_t *block, int64_t bytes,
                            const chunk_view *chunk) {
     const int64_t pairs = (chunk->cols + 1) / 2;
-    const int64_t near = chunk->cached ? 0 : rows <= 4 ? 2048 : 1024;
+    const int64_t near = chunk->cached ? 0 : near_bytes(rows);
     fvec f[2][HALVES][MAX_CHUNK];
     UNROLL for (int b = 0; b < count; b++)
         UNROLL for (int h = 0; h < HALVES; h++)

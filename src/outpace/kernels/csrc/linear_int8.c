@@ -75,125 +75,120 @@ OP_INLINE fvec add_q6(fvec f, ivec one, ivec two, float scale, fvec w_one, fvec 
     return f_fma(f_fma(f_int(two), w_two, f_mul(f_int(one), w_one)), f_set(scale), f);
 }
 
+/* `at`: where the group's first row lies in the chunk's arrays of a value for each group and row. */
 #if HALVES == 1
 /* One group with 32 registers: its 8 registers of weights stay, the rows pass. */
-OP_INLINE void group_full(const int kind, const int rows, const uint8_t *head, const uint8_t *values, int g,
-                          const int32_t *x, const float *scale, const float *scaled_sum, const int32_t *offset8,
-                          const int32_t *offset6, fvec f[HALVES][MAX_CHUNK]) {
+OP_INLINE void a_group(const int kind, const int fixed, const uint8_t *head, const uint8_t *values, int g,
+                       const chunk_view *chunk, int64_t at, fvec f[HALVES][MAX_CHUNK]) {
     const int bits = layout_of(kind).bits;
     fvec w_scale, w_low = f_zero();
     group_scales(kind, head, g, 0, &w_scale, &w_low);
     bvec w[8];
     unpack_half(kind, values, 0, w);
     unpack_half(kind, values, 4, w + 4);
-    UNROLL_ROWS for (int m = 0; m < rows; m++) {
+    const int rows = fixed ? fixed : chunk->rows;
+    const int32_t *x = (const int32_t *)(const void *)chunk->q + 8 * at, *offset6 = chunk->offset6 + 2 * at;
+    UNROLL for (int m = 0; m < rows; m++) {
+        const float scale = chunk->scale[at + m];
         if (kind == OP_Q6_K) {
             const ivec one = i_dot(6, 4, w, x + 8 * m, i_set(offset6[2 * m]));
             const ivec two = i_dot(6, 4, w + 4, x + 8 * m + 4, i_set(offset6[2 * m + 1]));
-            f[0][m] = add_q6(f[0][m], one, two, scale[m], w_scale, w_low);
+            f[0][m] = add_q6(f[0][m], one, two, scale, w_scale, w_low);
         } else {
-            const ivec start = bits == 8 ? i_set(offset8[m]) : i_zero();
+            const ivec start = bits == 8 ? i_set(chunk->offset8[at + m]) : i_zero();
             const fvec dot = f_int(i_dot(bits, 8, w, x + 8 * m, start));
-            f[0][m] = add_group(kind, f[0][m], dot, scale[m], scaled_sum[m], w_scale, w_low);
+            f[0][m] = add_group(kind, f[0][m], dot, scale, chunk->scaled_sum[at + m], w_scale, w_low);
         }
     }
 }
 #else
-/* One group with 16 registers: 16 k of all 16 outputs are 8 registers that stay, so that a broadcast of x serves both
- * halves; the first 16 k's sums wait in the first cache. 8-bit weights need two registers each: a quarter at a time. */
-OP_INLINE void group_halves(const int kind, const int rows, const uint8_t *head, const uint8_t *values, int g,
-                            const int32_t *x, const float *scale, const float *scaled_sum, const int32_t *offset8,
-                            const int32_t *offset6, fvec f[HALVES][MAX_CHUNK]) {
+/* 16 k of all 16 outputs and one row: the first 16 k's sums wait in `part`, and the second ones meet them. */
+OP_INLINE void row_half(const int kind, const int first, bvec w[HALVES][4], const uint8_t *bytes, const fvec *w_scale,
+                        const fvec *w_low, const int32_t *x, const float *scale, const float *scaled_sum,
+                        const int32_t *offset6, ivec *part, fvec *f) {
     const int bits = layout_of(kind).bits;
+    ivec sum[HALVES];
+    i_half(bits, w, bytes, x, sum);
+    UNROLL for (int h = 0; h < HALVES; h++, part += MAX_CHUNK, f += MAX_CHUNK) {
+        if (!first) {
+            *part = sum[h];
+        } else if (kind == OP_Q6_K) {
+            const ivec one = i_add(*part, i_set(offset6[0])), two = i_add(sum[h], i_set(offset6[1]));
+            *f = add_q6(*f, one, two, *scale, w_scale[h], w_low[h]);
+        } else {
+            *f = add_group(kind, *f, f_int(i_join(bits, *part, sum[h])), *scale, *scaled_sum, w_scale[h], w_low[h]);
+        }
+    }
+}
+
+/* One group with 16 registers: 16 k of all 16 outputs are 8 registers that stay, so that a broadcast of x serves both
+ * halves. */
+OP_INLINE void a_group(const int kind, const int fixed, const uint8_t *head, const uint8_t *values, int g,
+                       const chunk_view *chunk, int64_t at, fvec f[HALVES][MAX_CHUNK]) {
+    const int rows = fixed ? fixed : chunk->rows;
+    const int32_t *x = (const int32_t *)(const void *)chunk->q + 8 * at, *offset6 = chunk->offset6 + 2 * at;
+    const float *scale = chunk->scale + at, *scaled_sum = chunk->scaled_sum + at;
     fvec w_scale[HALVES], w_low[HALVES] = {f_zero()};
     ivec part[HALVES][MAX_CHUNK];
     UNROLL for (int h = 0; h < HALVES; h++) group_scales(kind, head, g, h, &w_scale[h], &w_low[h]);
     UNROLL for (int first = 0; first < 8; first += 4) {
         bvec w[HALVES][4];
         UNROLL for (int h = 0; h < HALVES; h++) unpack_half(kind, values + 4 * VL * h, first, w[h]);
-        for (int m = 0; m < rows; m++) {
-            UNROLL for (int h = 0; h < HALVES; h++) {
-                ivec start = first ? part[h][m] : i_zero();
-                if (kind == OP_Q6_K) start = i_set(offset6[2 * m + first / 4]);
-                if (bits == 8 && !OP_SIGNED_BYTES && !first) start = i_set(offset8[m]);
-                const ivec sum = i_half(bits, w[h], x + 8 * m + first, start);
-                if (!first)
-                    part[h][m] = sum;
-                else if (kind == OP_Q6_K)
-                    f[h][m] = add_q6(f[h][m], part[h][m], sum, scale[m], w_scale[h], w_low[h]);
-                else
-                    f[h][m] = add_group(kind, f[h][m], f_int(i_whole(bits, sum)), scale[m], scaled_sum[m], w_scale[h],
-                                         w_low[h]);
-            }
-        }
+#define ROW_HALF(m)                                                                                        \
+    row_half(kind, first, w, values + 64 * first, w_scale, w_low, x + 8 * m + first, scale + m, scaled_sum + m, \
+             offset6 + 2 * m, &part[0][m], &f[0][m])
+        if (fixed)
+            UNROLL for (int m = 0; m < rows; m++) ROW_HALF(m);
+        else
+            _Pragma("GCC unroll 2") for (int m = 0; m < rows; m++) ROW_HALF(m);
     }
 }
 #endif
 
-OP_INLINE void int8_block(const int kind, const int rows, const uint8_t *block, const chunk_view *chunk) {
+/* `fixed`: the number of rows where it is a constant, else 0. */
+OP_INLINE void int8_block(const int kind, const int fixed, const uint8_t *block, const chunk_view *chunk) {
     const int_layout layout = layout_of(kind);
     const int64_t units = (chunk->cols / 32 + layout.groups_per_unit - 1) / layout.groups_per_unit;
-    const int32_t *x = (const int32_t *)(const void *)chunk->q;
-    const float *scale = chunk->scale, *scaled_sum = chunk->scaled_sum;
-    const int32_t *offset8 = chunk->offset8, *offset6 = chunk->offset6;
-    const int64_t near = chunk->cached ? 0 : rows <= 4 ? 2048 : 1024, far = chunk->cached || rows <= 4 ? 0 : 8192;
+    const int rows = fixed ? fixed : chunk->rows;
+    const int64_t near = chunk->cached ? 0 : near_bytes(rows);
+    const int64_t far = chunk->cached || rows <= 4 ? 0 : 8192;
+    int64_t at = 0;
     fvec f[HALVES][MAX_CHUNK];
     UNROLL_ROWS for (int m = 0; m < rows; m++)
         UNROLL for (int h = 0; h < HALVES; h++) f[h][m] = f_zero();
     for (int64_t u = 0; u < units; u++) {
         const uint8_t *head = block + u * unit_bytes(layout), *values = head + layout.head_bytes;
         UNROLL for (int i = 0; i < layout.head_bytes; i += 64) prefetch_near(head + i + near);
-        for (int g = 0; g < layout.groups_per_unit; g++) {
+        for (int g = 0; g < layout.groups_per_unit; g++, values += layout.group_bytes, at += rows) {
             UNROLL for (int i = 0; i < layout.group_bytes; i += 64) {
                 prefetch_near(values + i + near);
                 if (OP_FAR_PREFETCH && rows > 4) prefetch_far(values + i + far);
             }
-#if HALVES == 1
-            group_full(kind, rows, head, values, g, x, scale, scaled_sum, offset8, offset6, f);
-#else
-            group_halves(kind, rows, head, values, g, x, scale, scaled_sum, offset8, offset6, f);
-#endif
-            values += layout.group_bytes;
-            x += 8 * rows;
-            scale += rows;
-            scaled_sum += rows;
-            offset8 += rows;
-            offset6 += 2 * rows;
+            a_group(kind, fixed, head, values, g, chunk, at, f);
         }
     }
     UNROLL_ROWS for (int m = 0; m < rows; m++)
         UNROLL for (int h = 0; h < HALVES; h++) f_store(chunk->y + m * chunk->ldy + VL * h, f[h][m]);
 }
 
-/* With 32 registers every row count is compiled with its accumulators in registers; with 16 they live in the first
- * cache anyway, and only a single row is worth a copy of its own. */
+/* With 32 registers every row count is compiled with its accumulators in registers. With 16 these live in the first
+ * cache anyway: few rows save the ends of a loop, more become slower. */
+#define FIXED(n) \
+    case n: int8_block(kind, n, block, chunk); return;
 #if defined(OP_AVX512)
-#define ROWS(kind)                                                                              \
-    switch (chunk->rows) {                                                                      \
-    case 1: int8_block(kind, 1, block, chunk); return;                                          \
-    case 2: int8_block(kind, 2, block, chunk); return;                                          \
-    case 3: int8_block(kind, 3, block, chunk); return;                                          \
-    case 4: int8_block(kind, 4, block, chunk); return;                                          \
-    case 5: int8_block(kind, 5, block, chunk); return;                                          \
-    case 6: int8_block(kind, 6, block, chunk); return;                                          \
-    case 7: int8_block(kind, 7, block, chunk); return;                                          \
-    case 8: int8_block(kind, 8, block, chunk); return;                                          \
-    case 9: int8_block(kind, 9, block, chunk); return;                                          \
-    case 10: int8_block(kind, 10, block, chunk); return;                                        \
-    case 11: int8_block(kind, 11, block, chunk); return;                                        \
-    default: int8_block(kind, 12, block, chunk); return;                                        \
-    }
+#define EACH_FIXED \
+    FIXED(1) FIXED(2) FIXED(3) FIXED(4) FIXED(5) FIXED(6) FIXED(7) FIXED(8) FIXED(9) FIXED(10) FIXED(11) FIXED(12)
 #else
-#define ROWS(kind)                                                                              \
-    if (chunk->rows == 1)                                                                       \
-        int8_block(kind, 1, block, chunk);                                                      \
-    else                                                                                        \
-        int8_block(kind, chunk->rows, block, chunk);                                            \
-    return;
+#define EACH_FIXED FIXED(1) FIXED(2) FIXED(3) FIXED(4)
 #endif
-
-#define KIND(kind)                                                                              \
-    static void block_##kind(const uint8_t *block, const chunk_view *chunk) { ROWS(kind) }
+#define KIND(name)                                                              \
+    static void block_##name(const uint8_t *block, const chunk_view *chunk) {   \
+        const int kind = name;                                                  \
+        switch (chunk->rows) {                                                  \
+            EACH_FIXED                                                          \
+        default: int8_block(kind, 0, block, chunk); return;                     \
+        }                                                                       \
+    }
 KIND(OP_Q4_0)
 KIND(OP_Q4_1)
 KIND(OP_Q5_0)

@@ -107,31 +107,85 @@ OP_INLINE bvec b_or(bvec a, bvec b) { return _mm256_or_si256(a, b); }
 OP_INLINE bvec b_shr(bvec v, int n) { return _mm256_srli_epi16(v, n); }
 OP_INLINE bvec b_shl(bvec v, int n) { return _mm256_slli_epi16(v, n); }
 
-/* Half a group, 4 weight registers with x[4], on top of `part`; i_whole makes the sum of it once both halves are in.
- * As many products of `bits`-bit weights with int8 are summed in 16 bits as fit without saturation, then widened: of 4
- * bits those of the whole group (2 * 15 * 127 * 8 = 30480), of 5 four (2 * 31 * 127 * 4 = 31496), of 6 two
- * (2 * 63 * 127 * 2 = 32004). 8-bit weights come signed; their sign moves to x (2 * 128 * 127 = 32512 fits). */
-OP_INLINE ivec i_half(const int bits, const bvec *w, const int32_t *x, ivec part) {
-    if (bits == 4) {
-        UNROLL for (int i = 0; i < 4; i++)
-            part = _mm256_add_epi16(part, _mm256_maddubs_epi16(w[i], _mm256_set1_epi32(x[i])));
-        return part;
-    }
-    const int fit = bits == 5 ? 4 : bits == 6 ? 2 : 1;
-    UNROLL for (int i = 0; i < 4; i += fit) {
-        __m256i sum = _mm256_setzero_si256();
-        UNROLL for (int j = i; j < i + fit; j++) {
-            const __m256i value = _mm256_set1_epi32(x[j]);
-            const __m256i size = bits == 8 ? _mm256_abs_epi8(w[j]) : w[j];
-            const __m256i signed_x = bits == 8 ? _mm256_sign_epi8(value, w[j]) : value;
-            sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(size, signed_x));
-        }
-        part = _mm256_add_epi32(part, _mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
-    }
-    return part;
+OP_INLINE ivec i_add(ivec a, ivec b) { return _mm256_add_epi32(a, b); }
+OP_INLINE ivec i_widen(ivec v) { return _mm256_madd_epi16(v, _mm256_set1_epi16(1)); }
+
+/* One register of both halves' outputs with the four int8 of *x: to[h] = (add ? to[h] : 0) + w[h] . x, summed in 16 bits.
+ * In assembly, sums included, as the next one: GCC 12 broadcasts all of x first and spills the weights. */
+#define PAIR_OF(a, b)                            \
+    "vpbroadcastd %[x], %[" a "]\n\t"            \
+    "vpmaddubsw %[" a "], %[w1], %[" b "]\n\t"   \
+    "vpmaddubsw %[" a "], %[w0], %[" a "]\n\t"
+OP_INLINE void i_pair(const int add, const bvec w0, const bvec w1, const int32_t *x, ivec *to) {
+#ifdef OP_NO_ASM
+    const __m256i value = _mm256_set1_epi32(*x), zero = i_zero();
+    to[0] = _mm256_add_epi16(add ? to[0] : zero, _mm256_maddubs_epi16(w0, value));
+    to[1] = _mm256_add_epi16(add ? to[1] : zero, _mm256_maddubs_epi16(w1, value));
+#else
+    ivec t, u;
+    if (add)
+        __asm__(PAIR_OF("t", "u") "vpaddw %[u], %[b], %[b]\n\t"
+                                  "vpaddw %[t], %[a], %[a]"
+                : [a] "+x"(to[0]), [b] "+x"(to[1]), [t] "=&x"(t), [u] "=&x"(u)
+                : [w0] "x"(w0), [w1] "x"(w1), [x] "m"(*x));
+    else
+        __asm__(PAIR_OF("a", "b") : [a] "=&x"(to[0]), [b] "=&x"(to[1]) : [w0] "x"(w0), [w1] "x"(w1), [x] "m"(*x));
+#endif
 }
-OP_INLINE ivec i_whole(const int bits, ivec part) {
-    return bits == 4 ? _mm256_madd_epi16(part, _mm256_set1_epi16(1)) : part;
+
+/* The same for signed 8-bit weights, in 32 bits: `size0` and `size1` are their sizes, and their signs, taken from where
+ * they lie (64 bytes: 8 outputs, then the other 8), move to x. A product fits (2 * 128 * 127 = 32512), no sum does. */
+#define BYTES_OF(a, b)                           \
+    "vpbroadcastd %[x], %[" a "]\n\t"            \
+    "vpsignb %[w1], %[" a "], %[" b "]\n\t"      \
+    "vpsignb %[w0], %[" a "], %[" a "]\n\t"      \
+    "vpmaddubsw %[" b "], %[s1], %[" b "]\n\t"   \
+    "vpmaddubsw %[" a "], %[s0], %[" a "]\n\t"   \
+    "vpmaddwd %[" b "], %[ones], %[" b "]\n\t"   \
+    "vpmaddwd %[" a "], %[ones], %[" a "]\n\t"
+OP_INLINE void i_byte_pair(const int add, const bvec size0, const bvec size1, const uint8_t *bytes, const int32_t *x,
+                           ivec *to) {
+    const __m256i ones = _mm256_set1_epi16(1);
+#ifdef OP_NO_ASM
+    const __m256i value = _mm256_set1_epi32(*x), x0 = _mm256_sign_epi8(value, b_load(bytes)),
+                  x1 = _mm256_sign_epi8(value, b_load(bytes + 32));
+    to[0] = i_add(add ? to[0] : i_zero(), _mm256_madd_epi16(_mm256_maddubs_epi16(size0, x0), ones));
+    to[1] = i_add(add ? to[1] : i_zero(), _mm256_madd_epi16(_mm256_maddubs_epi16(size1, x1), ones));
+#else
+    ivec t, u;
+    const __m256i_u *w = (const __m256i_u *)bytes;
+    if (add)
+        __asm__(BYTES_OF("t", "u") "vpaddd %[u], %[b], %[b]\n\t"
+                                   "vpaddd %[t], %[a], %[a]"
+                : [a] "+x"(to[0]), [b] "+x"(to[1]), [t] "=&x"(t), [u] "=&x"(u)
+                : [s0] "x"(size0), [s1] "x"(size1), [w0] "m"(w[0]), [w1] "m"(w[1]), [x] "m"(*x), [ones] "x"(ones));
+    else
+        __asm__(BYTES_OF("a", "b")
+                : [a] "=&x"(to[0]), [b] "=&x"(to[1])
+                : [s0] "x"(size0), [s1] "x"(size1), [w0] "m"(w[0]), [w1] "m"(w[1]), [x] "m"(*x), [ones] "x"(ones));
+#endif
+}
+
+/* Half a group: to[h] = 4 registers of weights of both halves' outputs with x[4]; i_join adds up two halves of a group.
+ * As many products of `bits`-bit weights are summed in 16 bits as fit without saturation, then widened: of 4 bits those
+ * of the whole group (2 * 15 * 127 * 8 = 30480), of 5 four (2 * 31 * 127 * 4 = 31496), of 6 two (2 * 63 * 127 * 2 =
+ * 32004). `bytes`: where 8-bit weights lie. */
+OP_INLINE void i_half(const int bits, bvec w[HALVES][4], const uint8_t *bytes, const int32_t *x, ivec *to) {
+    if (bits == 8) {
+        UNROLL for (int i = 0; i < 4; i++) i_byte_pair(i > 0, w[0][i], w[1][i], bytes + 64 * i, x + i, to);
+        return;
+    }
+    const int fit = bits == 6 ? 2 : 4;
+    UNROLL for (int i = 0; i < fit; i++) i_pair(i > 0, w[0][i], w[1][i], x + i, to);
+    if (bits > 4) UNROLL for (int h = 0; h < HALVES; h++) to[h] = i_widen(to[h]);
+    if (bits == 6) {
+        ivec more[HALVES];
+        UNROLL for (int i = fit; i < 4; i++) i_pair(i > fit, w[0][i], w[1][i], x + i, more);
+        UNROLL for (int h = 0; h < HALVES; h++) to[h] = i_add(to[h], i_widen(more[h]));
+    }
+}
+OP_INLINE ivec i_join(const int bits, ivec a, ivec b) {
+    return bits == 4 ? i_widen(_mm256_add_epi16(a, b)) : i_add(a, b);
 }
 
 #else
@@ -171,29 +225,38 @@ OP_INLINE bvec b_or(bvec a, bvec b) { bvec r; BYTES(a.v[l] | b.v[l]); return r; 
 OP_INLINE bvec b_shr(bvec v, int n) { bvec r; BYTES(v.v[l] >> n); return r; }
 OP_INLINE bvec b_shl(bvec v, int n) { bvec r; BYTES(v.v[l] << n); return r; }
 
-OP_INLINE ivec i_half(const int bits, const bvec *w, const int32_t *x, ivec part) {
-    (void)bits;
-    for (int i = 0; i < 4; i++) {
-        int8_t q[4];
-        memcpy(q, x + i, 4);
-        for (int l = 0; l < VL; l++)
-            for (int j = 0; j < 4; j++) part.v[l] += w[i].v[4 * l + j] * q[j];
+OP_INLINE ivec i_add(ivec a, ivec b) { ivec r; LANES(a.v[l] + b.v[l]); return r; }
+OP_INLINE void i_half(const int bits, bvec w[HALVES][4], const uint8_t *bytes, const int32_t *x, ivec *to) {
+    (void)bytes;
+    for (int h = 0; h < HALVES; h++) {
+        to[h] = i_set(0);
+        for (int i = 0; i < 4; i++) {
+            int8_t q[4];
+            memcpy(q, x + i, 4);
+            for (int l = 0; l < VL; l++)
+                for (int j = 0; j < 4; j++) {
+                    const uint8_t byte = w[h][i].v[4 * l + j];
+                    to[h].v[l] += (bits == 8 ? (int8_t)byte : byte) * q[j];
+                }
+        }
     }
-    return part;
 }
-OP_INLINE ivec i_whole(const int bits, ivec part) {
+OP_INLINE ivec i_join(const int bits, ivec a, ivec b) {
     (void)bits;
-    return part;
+    return i_add(a, b);
 }
 
 #endif
 
-/* 8-bit weights are stored plus 128. AVX-512 uses them so, and starts from -128 * sum(x); AVX2 makes them signed. */
-#if defined(OP_AVX2)
-#define OP_SIGNED_BYTES 1
-OP_INLINE bvec b_byte(const uint8_t *p) { return _mm256_xor_si256(b_load(p), _mm256_set1_epi8((char)0x80)); }
+/* 8-bit weights are stored plus 128 for AVX-512, which starts from -128 * sum(x), and signed elsewhere. */
+#if defined(OP_AVX512)
+#define OP_BYTE_FLIP 0
 #else
-#define OP_SIGNED_BYTES 0
+#define OP_BYTE_FLIP 0x80
+#endif
+#if defined(OP_AVX2)
+OP_INLINE bvec b_byte(const uint8_t *p) { return _mm256_abs_epi8(b_load(p)); }
+#else
 OP_INLINE bvec b_byte(const uint8_t *p) { return b_load(p); }
 #endif
 
@@ -204,10 +267,13 @@ OP_INLINE bvec b_byte(const uint8_t *p) { return b_load(p); }
 #define OP_BF16_PAIRS 0
 #endif
 
+/* How many bytes ahead weights are asked for, as measured; of integer weights AVX-512 asks for what lies further, too. */
 #if defined(OP_AVX512)
 #define OP_FAR_PREFETCH 1
+OP_INLINE int64_t near_bytes(int rows) { return rows <= 4 ? 2048 : 1024; }
 #else
 #define OP_FAR_PREFETCH 0
+OP_INLINE int64_t near_bytes(int rows) { return rows == 1 ? 1280 : 3072; }
 #endif
 OP_INLINE void prefetch_near(const uint8_t *p) { __builtin_prefetch(p, 0, 3); }
 OP_INLINE void prefetch_far(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }

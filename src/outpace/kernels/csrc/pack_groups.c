@@ -1,4 +1,5 @@
 /* Reading and writing groups of 32 quantized weights: GGUF's block layouts and our packed ones. */
+#include "linear_simd.h"
 #include "pack.h"
 
 /* The 6-bit scale and minimum of group g among the 12 bytes of a K block. */
@@ -127,7 +128,7 @@ void write_packed_group(int kind, uint8_t *block, int r, int64_t g, const weight
     }
     const uint8_t *q = group->q;
     if (layout.bits == 8) {
-        for (int i = 0; i < 8; i++) memcpy(values + 64 * i + 4 * r, q + 4 * i, 4);
+        for (int k = 0; k < 32; k++) values[64 * (k / 4) + 4 * r + k % 4] = q[k] ^ OP_BYTE_FLIP;
         return;
     }
     for (int i = 0; i < 4; i++)
@@ -175,7 +176,7 @@ void read_packed_group(int kind, const uint8_t *block, int r, int64_t g, weight_
     for (int k = 0; k < 32; k++) {
         const int i = k / 4, j = k % 4;
         if (layout.bits == 8) {
-            out->q[k] = values[64 * i + 4 * r + j];
+            out->q[k] = values[64 * i + 4 * r + j] ^ OP_BYTE_FLIP;
             continue;
         }
         uint8_t q = values[64 * (i % 4) + 4 * r + j];

@@ -8,7 +8,7 @@
  *          Q4_K, Q5_K: [16] fp16 d, [16] fp16 dmin, 8 x ([16] u8 scale, [16] u8 min)
  *          Q6_K: [16] fp16 d, 32 bytes of nothing, 16 x [16] i8 scale
  *   values a group is 8 registers of 64 bytes, register i holding k = 4i .. 4i+3 of the 16 outputs:
- *          8 bits: the 8 registers, values + 128
+ *          8 bits: the 8 registers (AVX-512: values + 128)
  *          others: 4 registers of low nibbles (register i low, register i + 4 high), then the upper bits:
  *          5 bits: one register, bit i of a byte belonging to register i; 6 bits: two, two bits for each register
  *
