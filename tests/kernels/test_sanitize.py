@@ -11,7 +11,8 @@ from outpace.kernels import build, native
 HERE = Path(__file__).parent
 SOURCES = Path(build.__file__).parent / "csrc"
 LINEAR = ("linear*.c", "pack*.c", "quantize*.c")
-FLAGS = ("-std=gnu11", "-O1", "-g", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+FLAGS = ("-std=gnu11", "-O1", "-g", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+         "-DUNROLL=")  # fmt: skip
 VARIANT = next(iter(native.available()), "plain")  # the one that runs here
 
 

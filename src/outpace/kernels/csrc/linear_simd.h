@@ -23,7 +23,9 @@
 #endif
 
 #define HALVES (16 / VL)
+#ifndef UNROLL /* the sanitizers, slow compilers, do without */
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 /* Loops over rows whose count may not be a constant. */
 #if defined(OP_AVX512)
 #define UNROLL_ROWS UNROLL
