@@ -43,7 +43,7 @@ def test_tokens_that_came_with_the_first_one_are_no_gain():
 def test_another_token_than_plain_decodings_ends_the_measurement(monkeypatch):
     said = {"plain": raced(6.0, 1.0, 1), "fixed": raced(2.0, 1.0, 4, tokens=10)}
     monkeypatch.setattr(speculation, "race", lambda *_: said)
-    with pytest.raises(OutpaceError, match="tuning-code: drafting says other tokens"):
+    with pytest.raises(OutpaceError, match="tuning-code-1: drafting says other tokens"):
         speculation.measure_gains(model("tiny"), model("tiny-draft"))
 
 
