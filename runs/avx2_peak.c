@@ -3,7 +3,8 @@
  *     C=src/outpace/kernels/csrc; gcc -O3 -mavx2 -mfma -mf16c -fopenmp -I$C runs/avx2_peak.c -o /tmp/avx2_peak && /tmp/avx2_peak 2
  *
  * The inner steps of csrc/linear_int8.c, as they stand in linear_simd.h, for eight rows at a time, without unpacking, scales
- * and memory: registers of weights that stay meet broadcasts of x, and the sums go to the first cache. */
+ * and memory: registers of weights that stay meet broadcasts of x, and the sums go to the first cache. These are joined for
+ * each half of a group where the kernel does it once, so that it is a little less than the best. */
 #include "linear_simd.h"
 
 #include <omp.h>

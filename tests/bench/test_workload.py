@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outpace.bench import workload
+from outpace.bench import speculation, workload
 from outpace.core.errors import ParameterError
 
 CATEGORIES = {"code", "edit", "chat", "summary", "translation", "maths", "json", "creative", "long"}
@@ -20,7 +20,8 @@ def test_every_category_is_there_with_two_or_three_prompts() -> None:
 
 def test_tuning_prompts_are_none_of_those_that_are_quoted() -> None:
     quoted = {p.text for p in workload.built_in()}
-    assert workload.tuning() and not quoted & {p.text for p in workload.tuning()}
+    tuning = {p.text for p in workload.tuning()} | {text for texts in speculation.TUNING.values() for text in texts}
+    assert len(tuning) > 6 and not quoted & tuning
 
 
 def test_limit_keeps_the_first_of_each_category() -> None:

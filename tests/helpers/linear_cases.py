@@ -8,6 +8,10 @@ from outpace.kernels import linear
 from outpace.kernels.native import Library
 
 K_BLOCK_BYTES = {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+VALUE_BYTES = {  # where a block keeps its values
+    "Q4_0": (2, 18), "Q4_1": (4, 20), "Q5_0": (2, 22), "Q5_1": (4, 24), "Q8_0": (2, 34),
+    "Q4_K": (16, 144), "Q5_K": (16, 176), "Q6_K": (0, 192),
+}  # fmt: skip
 HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}  # where a K block keeps its fp16 scales
 
 
@@ -53,3 +57,12 @@ def activations(rows: int, cols: int, seed: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     size = torch.randn(1, cols, generator=generator).exp()
     return torch.randn(rows, cols, generator=generator) * size
+
+
+def largest(raw: np.ndarray, kind: str) -> np.ndarray:
+    """The same rows with every integer as large as its bits allow: 15, 31, 63; of Q8_0 -128."""
+    first, end = VALUE_BYTES[kind]
+    block = K_BLOCK_BYTES.get(kind, end)
+    rows = raw.reshape(raw.shape[0], -1, block).copy()
+    rows[..., first:end] = 0x80 if kind == "Q8_0" else 0xFF
+    return rows.reshape(raw.shape)

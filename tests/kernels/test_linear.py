@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.helpers.linear_cases import activations, columns, exact, packed, raw_rows
+from tests.helpers.linear_cases import activations, columns, exact, largest, packed, raw_rows
 
 from outpace.core.errors import ModelError, ParameterError
 from outpace.kernels import linear, native, reference
@@ -43,6 +43,18 @@ def test_result_is_the_twins(library, kind, form):
     size = rounded.abs() @ weight.double().abs().T + 1e-30  # [rows, outputs] the terms' sizes, added
     error = (got.double() - reference.linear(weight, x, form)).abs() / size
     assert float(error.max()) < 1e-6
+
+
+@pytest.mark.parametrize("kind", [kind for kind, form in FAST_PATHS if form == "int8"])
+def test_no_sum_saturates(library, kind):
+    """Every weight and every activation as large as its bits allow, all products of one sign or of both in turns."""
+    cols = columns(kind)
+    raw = largest(raw_rows(kind, 18, cols), kind)
+    matrix, weight = linear.pack(library, raw, kind, cols, threads=1), exact(kind, raw, cols)
+    signs = torch.ones(6, cols)
+    signs[1], signs[2, ::2], signs[3, 1::4], signs[4, 16:] = -1, -1, -1, -1
+    error = (linear.matmul(matrix, signs, threads=1).double() - reference.linear(weight, signs, "int8")).abs()
+    assert float((error / weight.double().abs().sum(dim=1)).max()) < 1e-5
 
 
 @pytest.mark.parametrize("kind", [kind for kind, form in FAST_PATHS if form != "f32"])

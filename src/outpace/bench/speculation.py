@@ -42,9 +42,9 @@ GAIN = {"file": {"code": 1.5, "prose": 1.1}, "q8": {"code": 2.0, "prose": 1.25},
 WARM = 0.85  # the gain at temperature 1 / that at 0, at least
 GAINS = (
     "A gain is drafting's tokens a second after its first tokens over plain decoding's, side by side on the built-in "
-    f"prompts, up to {TOKENS} tokens each, the same in both: the median, and the range; at temperature 1 of "
-    f"{len(SEEDS)} answers to each. Only the draft model drafts: gamma tokens a round, the best ones on three "
-    "other prompts at temperature 0 and 1, having read the prompt before the first token; or as many as the "
+    f"prompts, up to {TOKENS} tokens each, the same in both: the median, and the range; the tables say of how many "
+    "prompts, and of how many answers at temperature 1. Only the draft model drafts: gamma tokens a round, the best "
+    "ones on other prompts at temperature 0 and 1, having read the prompt before the first token; or as many as the "
     "controller likes, which knows nothing before its first prompt and has the draft read a prompt later, or never. "
     "Whole requests count everything."
 )
@@ -152,15 +152,16 @@ def measure_peers(target: LoadedModel, draft: LoadedModel, threads: int, folder:
 
 def gains_page(weights: str, found: Mapping[str, Any]) -> str:
     """One kind of weights: gains beside their bars."""
-    rows = [["", "gamma", "gain, T = 0", "bar", "gain, T = 1", f"T = 1 / T = 0 (bar {WARM})", "whole request, T = 0",
-             "controller, T = 0", "controller, whole request"]]  # fmt: skip
+    rows = [["", "gamma", "gain, T = 0", "bar", "gain, T = 1", f"{WARM} of that bar", f"T = 1 / T = 0 ({WARM})",
+             "whole request, T = 0", "controller, T = 0", "controller, whole request"]]  # fmt: skip
     for text, entry in found["texts"].items():
         gains = entry["gains"]
-        gain = median(gains["fixed"])
-        kept = median(gains["fixed, T = 1"]) / gain
-        rows.append([f"{text}, {len(gains['fixed'])} prompts", ", ".join(map(str, entry["gamma"])),
-                     _spread(gains["fixed"]), _at_least(gain, GAIN.get(weights, {}).get(text)),
-                     _spread(gains["fixed, T = 1"]), f"{kept:.2f}, {_at_least(kept, WARM)}",
+        cold, warm = median(gains["fixed"]), median(gains["fixed, T = 1"])
+        bar = GAIN.get(weights, {}).get(text)
+        counts = f"{text}, {len(gains['fixed'])} prompts; {len(gains['fixed, T = 1'])} answers at T = 1"
+        rows.append([counts, ", ".join(map(str, entry["gamma"])),
+                     _spread(gains["fixed"]), _at_least(cold, bar), _spread(gains["fixed, T = 1"]),
+                     _at_least(warm, bar and WARM * bar), f"{warm / cold:.2f}, {_at_least(warm / cold, WARM)}",
                      *(f"{median(gains[name]):.2f}" for name in ("fixed, whole", "auto", "auto, whole"))])  # fmt: skip
     lines = [markdown(rows)]
     if found["outside"]["kernels"]:

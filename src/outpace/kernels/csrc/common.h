@@ -59,7 +59,7 @@ typedef struct {
     void *values;      /* int8 groups, or the converted values                               */
     float *scale;      /* INT8: [group][row] scale                                           */
     float *scaled_sum; /* INT8: [group][row] scale * sum of the group's int8 values          */
-    int32_t *offset8;  /* INT8: [group][row] -128 * sum                                      */
+    int32_t *offset8;  /* INT8: [group][row] -128 * sum; only AVX-512 reads it               */
     int32_t *offset6;  /* INT8: [group][row][2] -32 * sum of each half                       */
 } op_act;
 

@@ -6,7 +6,7 @@
 #include "linear.h"
 #include "linear_simd.h"
 
-/* Registers first .. first + 3 of a group, unsigned (8 bits: as i_dot wants them). `values` already points at the half. */
+/* Registers first .. first + 3 of a group, unsigned (8 bits: see b_byte). `values` already points at the half. */
 OP_INLINE void unpack_half(const int kind, const uint8_t *values, const int first, bvec *w) {
     const int bits = layout_of(kind).bits;
     if (bits == 8) {
@@ -86,9 +86,8 @@ OP_INLINE void a_group(const int kind, const int fixed, const uint8_t *head, con
     bvec w[8];
     unpack_half(kind, values, 0, w);
     unpack_half(kind, values, 4, w + 4);
-    const int rows = fixed ? fixed : chunk->rows;
     const int32_t *x = (const int32_t *)(const void *)chunk->q + 8 * at, *offset6 = chunk->offset6 + 2 * at;
-    UNROLL for (int m = 0; m < rows; m++) {
+    UNROLL for (int m = 0; m < fixed; m++) {
         const float scale = chunk->scale[at + m];
         if (kind == OP_Q6_K) {
             const ivec one = i_dot(6, 4, w, x + 8 * m, i_set(offset6[2 * m]));
@@ -102,21 +101,22 @@ OP_INLINE void a_group(const int kind, const int fixed, const uint8_t *head, con
     }
 }
 #else
-/* 16 k of all 16 outputs and one row: the first 16 k's sums wait in `part`, and the second ones meet them. */
+/* 16 k of all 16 outputs and row m: the first 16 k's sums wait in `part`, and the second ones meet them. */
 OP_INLINE void row_half(const int kind, const int first, bvec w[HALVES][4], const uint8_t *bytes, const fvec *w_scale,
                         const fvec *w_low, const int32_t *x, const float *scale, const float *scaled_sum,
-                        const int32_t *offset6, ivec *part, fvec *f) {
+                        const int32_t *offset6, const int m, ivec part[HALVES][MAX_CHUNK], fvec f[HALVES][MAX_CHUNK]) {
     const int bits = layout_of(kind).bits;
     ivec sum[HALVES];
-    i_half(bits, w, bytes, x, sum);
-    UNROLL for (int h = 0; h < HALVES; h++, part += MAX_CHUNK, f += MAX_CHUNK) {
+    i_half(bits, w, bytes, x + 8 * m, sum);
+    UNROLL for (int h = 0; h < HALVES; h++) {
         if (!first) {
-            *part = sum[h];
+            part[h][m] = sum[h];
         } else if (kind == OP_Q6_K) {
-            const ivec one = i_add(*part, i_set(offset6[0])), two = i_add(sum[h], i_set(offset6[1]));
-            *f = add_q6(*f, one, two, *scale, w_scale[h], w_low[h]);
+            const ivec one = i_add(part[h][m], i_set(offset6[2 * m])), two = i_add(sum[h], i_set(offset6[2 * m + 1]));
+            f[h][m] = add_q6(f[h][m], one, two, scale[m], w_scale[h], w_low[h]);
         } else {
-            *f = add_group(kind, *f, f_int(i_join(bits, *part, sum[h])), *scale, *scaled_sum, w_scale[h], w_low[h]);
+            const fvec dot = f_int(i_join(bits, part[h][m], sum[h]));
+            f[h][m] = add_group(kind, f[h][m], dot, scale[m], scaled_sum[m], w_scale[h], w_low[h]);
         }
     }
 }
@@ -134,13 +134,12 @@ OP_INLINE void a_group(const int kind, const int fixed, const uint8_t *head, con
     UNROLL for (int first = 0; first < 8; first += 4) {
         bvec w[HALVES][4];
         UNROLL for (int h = 0; h < HALVES; h++) unpack_half(kind, values + 4 * VL * h, first, w[h]);
-#define ROW_HALF(m)                                                                                        \
-    row_half(kind, first, w, values + 64 * first, w_scale, w_low, x + 8 * m + first, scale + m, scaled_sum + m, \
-             offset6 + 2 * m, &part[0][m], &f[0][m])
+#define ROW_HALF                                                                                                 \
+    row_half(kind, first, w, values + 64 * first, w_scale, w_low, x + first, scale, scaled_sum, offset6, m, part, f)
         if (fixed)
-            UNROLL for (int m = 0; m < rows; m++) ROW_HALF(m);
+            UNROLL for (int m = 0; m < rows; m++) ROW_HALF;
         else
-            _Pragma("GCC unroll 2") for (int m = 0; m < rows; m++) ROW_HALF(m);
+            _Pragma("GCC unroll 2") for (int m = 0; m < rows; m++) ROW_HALF;
     }
 }
 #endif
@@ -172,21 +171,23 @@ OP_INLINE void int8_block(const int kind, const int fixed, const uint8_t *block,
 }
 
 /* With 32 registers every row count is compiled with its accumulators in registers. With 16 these live in the first
- * cache anyway: few rows save the ends of a loop, more become slower. */
+ * cache anyway: few rows save the ends of a loop, more become slower (AVX2; plain C does as AVX2). */
 #define FIXED(n) \
     case n: int8_block(kind, n, block, chunk); return;
 #if defined(OP_AVX512)
 #define EACH_FIXED \
-    FIXED(1) FIXED(2) FIXED(3) FIXED(4) FIXED(5) FIXED(6) FIXED(7) FIXED(8) FIXED(9) FIXED(10) FIXED(11) FIXED(12)
+    FIXED(1) FIXED(2) FIXED(3) FIXED(4) FIXED(5) FIXED(6) FIXED(7) FIXED(8) FIXED(9) FIXED(10) FIXED(11)
+#define OTHERS 12 /* chunk_limit */
 #else
 #define EACH_FIXED FIXED(1) FIXED(2) FIXED(3) FIXED(4)
+#define OTHERS 0
 #endif
 #define KIND(name)                                                              \
     static void block_##name(const uint8_t *block, const chunk_view *chunk) {   \
         const int kind = name;                                                  \
         switch (chunk->rows) {                                                  \
             EACH_FIXED                                                          \
-        default: int8_block(kind, 0, block, chunk); return;                     \
+        default: int8_block(kind, OTHERS, block, chunk); return;                \
         }                                                                       \
     }
 KIND(OP_Q4_0)

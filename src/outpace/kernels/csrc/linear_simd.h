@@ -23,7 +23,7 @@
 #endif
 
 #define HALVES (16 / VL)
-#ifndef UNROLL /* the sanitizers, slow compilers, do without */
+#ifndef UNROLL /* builds with sanitizers, which take minutes otherwise, define it as nothing */
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 /* Loops over rows whose count may not be a constant. */
@@ -250,7 +250,8 @@ OP_INLINE ivec i_join(const int bits, ivec a, ivec b) {
 
 #endif
 
-/* 8-bit weights are stored plus 128 for AVX-512, which starts from -128 * sum(x), and signed elsewhere. */
+/* 8-bit weights are stored plus 128 for AVX-512, which starts from -128 * sum(x), and signed elsewhere. A register of them
+ * as i_dot or i_half wants it: as stored; for AVX2 their sizes, without the signs. */
 #if defined(OP_AVX512)
 #define OP_BYTE_FLIP 0
 #else
@@ -269,7 +270,7 @@ OP_INLINE bvec b_byte(const uint8_t *p) { return b_load(p); }
 #define OP_BF16_PAIRS 0
 #endif
 
-/* How many bytes ahead weights are asked for, as measured; of integer weights AVX-512 asks for what lies further, too. */
+/* How many bytes ahead weights are asked for, as measured with AVX-512 and AVX2; of integer weights AVX-512 asks for what lies further, too. */
 #if defined(OP_AVX512)
 #define OP_FAR_PREFETCH 1
 OP_INLINE int64_t near_bytes(int rows) { return rows <= 4 ? 2048 : 1024; }
