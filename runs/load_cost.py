@@ -9,16 +9,11 @@ count as memory, too. The libraries' own memory, as it is before the first load,
 from __future__ import annotations
 
 import argparse
-import resource
 from time import perf_counter
 
+from outpace.bench.provenance import peak_memory
 from outpace.models.catalogue import resolve
 from outpace.models.loading import load_model
-
-
-def most() -> int:
-    """The most bytes that this process ever had in memory."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def main() -> None:
@@ -26,15 +21,16 @@ def main() -> None:
     parser.add_argument("--target", default="qwen2.5-coder-1.5b")
     args = parser.parse_args()
     path = resolve(args.target)
-    size, before = path.stat().st_size, most()
+    size, before = path.stat().st_size, peak_memory()
     seconds = []
     for _ in range(2):
         start = perf_counter()
         model = load_model(path)
         seconds.append(perf_counter() - start)
         del model
-    print(f"{path.name}, {size / 1e9:.2f} GB: {seconds[0]:.1f} s, then {seconds[1]:.1f} s; at most "
-          f"{(most() - before) / size:.2f} times the file beside {before / 1e9:.2f} GB of libraries")  # fmt: skip
+    held = (peak_memory() - before) / size
+    print(f"{path.name}, {size / 1e9:.2f} GB: {seconds[0]:.1f} s, then {seconds[1]:.1f} s; at most {held:.2f} times "
+          f"the file beside {before / 1e9:.2f} GB of libraries")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from .contenders import PLAIN_MODE, Other
 from .probe import Bandwidth, pass_seconds, prefill_seconds
 from .provenance import provenance, write_atomically
 from .speculation import GAINS, gains_page, measure_gains, measure_peers, peers_page
-from .tables import markdown
+from .tables import markdown, verdict
 
 ROWS = (1, 2, 4, 6, 8, 16)
 CACHED = 512
@@ -98,15 +98,16 @@ def page(results: Mapping[str, Any]) -> str:
         rows = {int(n): seconds for n, seconds in found["rows"].items()}
         turns = zip(found["one_row"], found["bandwidth"], strict=True)
         reach = statistics.median(seconds * speed / found["bytes"] for seconds, speed in turns)
+        bars = BARS.get(weights, {})
         table = [["rows", *(str(n) for n in rows)], ["ms", *(f"{1e3 * s:.1f}" for s in rows.values())],
                  ["ratio to 1 row", *(f"{s / rows[1]:.2f}" for s in rows.values())],
-                 ["bar", *(_bar(s / rows[1], BARS.get(weights, {}).get(n)) for n, s in rows.items())]]  # fmt: skip
+                 ["bar", *(verdict(s / rows[1], most=bars.get(n)) for n, s in rows.items())]]  # fmt: skip
         low, middle, high = statistics.quantiles(found["bandwidth"])
         parts.append(
             f"## {found['provenance']['models'][0]['name']}, weights {weights}\n\n{markdown(table)}\n\n"
             f"One row in turns with reading a GiB: {found['bytes'] / 1e9:.3f} GB of weights in "
             f"{1e3 * statistics.median(found['one_row']):.1f} ms, {reach:.2f} times what reading takes (bar "
-            f"{_bar(reach, REACH.get(weights))}; {middle / 1e9:.1f} GB/s, quartiles {low / 1e9:.1f} to "
+            f"{verdict(reach, most=REACH.get(weights))}; {middle / 1e9:.1f} GB/s, quartiles {low / 1e9:.1f} to "
             f"{high / 1e9:.1f}). A prompt of {CACHED} tokens: {found['prefill']:.2f} s, "
             f"{CACHED / found['prefill']:.0f} tokens/s.\n\n{_where(found['provenance'])}\n"
         )
@@ -114,7 +115,7 @@ def page(results: Mapping[str, Any]) -> str:
         c = draft["draft"] / draft["target"]
         parts.append(f"## Draft step\n\n{1e3 * draft['draft']:.1f} ms ({draft['weights']} weights, "
                      f"{draft['bytes'] / 1e9:.3f} GB) beside {1e3 * draft['target']:.1f} ms for one row of the target: "
-                     f"{c:.2f} (bar {_bar(c, DRAFT_BAR)}).\n\n{_where(draft['provenance'])}\n")  # fmt: skip
+                     f"{c:.2f} (bar {verdict(c, most=DRAFT_BAR)}).\n\n{_where(draft['provenance'])}\n")  # fmt: skip
     if peer := results.get("llama_cpp"):
         table = [["", "ours", "llama.cpp", "llama.cpp / ours"],
                  ["ms a token", f"{1e3 * peer['our token']:.1f}", f"{1e3 * peer['token']:.1f}",
@@ -130,10 +131,6 @@ def page(results: Mapping[str, Any]) -> str:
     if peers := results.get("peers"):
         parts.append(f"## Our defaults beside other engines\n\n{peers_page(peers)}\n\n{_where(peers['provenance'])}\n")
     return "\n".join(parts)
-
-
-def _bar(value: float, most: float | None) -> str:
-    return "-" if most is None else f"{most:.2f} {'met' if value <= most else 'missed'}"
 
 
 def _where(about: Mapping[str, Any]) -> str:

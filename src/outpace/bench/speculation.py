@@ -20,7 +20,7 @@ from .compare import Raced, race
 from .contenders import PLAIN_MODE, Mode, Other, Ours
 from .provenance import provenance
 from .session import encode
-from .tables import markdown
+from .tables import markdown, verdict
 
 TEXTS = {"code": ("code",), "prose": ("chat", "creative")}  # categories of the built-in prompts
 TUNING = {  # what the fixed gammas are chosen on; no figure is quoted for these
@@ -63,10 +63,10 @@ def measure_gains(target: LoadedModel, draft: LoadedModel) -> dict[str, Any]:
     plain = load(target, draft, drafter="draft_model", controller="fixed")
     fixed = {gamma: load(target, draft, drafter="draft_model", controller="fixed") for gamma in GAMMAS}
     auto = load(target, draft, drafter="draft_model")
+    candidates = {"plain": (plain, 0)} | {str(n): (engine, n) for n, engine in fixed.items()}
     found: dict[str, Any] = {"texts": {}, "provenance": provenance([target, draft])}
     for text, categories in TEXTS.items():
         tuning = [workload.Prompt(f"tuning-{text}-{n}", text, words) for n, words in enumerate(TUNING[text], start=1)]
-        candidates = {"plain": (plain, 0)} | {str(n): (engine, n) for n, engine in fixed.items()}
         gamma = {}
         for temperature in (0, 1):
             tried = [_race(candidates, prompt, temperature, TUNING_TOKENS, SEEDS[0]) for prompt in tuning]
@@ -135,10 +135,8 @@ def measure_peers(target: LoadedModel, draft: LoadedModel, threads: int, folder:
         found["texts"][text] = entry
         try:
             with closing(Other(name, mode, settings, folder)) as other:
-                for contender in (ours, other):
-                    contender.run(
-                        encode(ours.engine, prompts[0])[:64], 8, 0.0, 0
-                    )  # touches what a first answer touches
+                for contender in (ours, other):  # touches what a first answer touches
+                    contender.run(encode(ours.engine, prompts[0])[:64], 8, 0.0, 0)
                 for turn, prompt in enumerate(prompts):
                     ids, pair = encode(ours.engine, prompt), {}
                     for contender in (ours, other) if turn % 2 else (other, ours):
@@ -160,14 +158,14 @@ def gains_page(weights: str, found: Mapping[str, Any]) -> str:
         bar = GAIN.get(weights, {}).get(text)
         counts = f"{text}, {len(gains['fixed'])} prompts; {len(gains['fixed, T = 1'])} answers at T = 1"
         rows.append([counts, ", ".join(map(str, entry["gamma"])),
-                     _spread(gains["fixed"]), _at_least(cold, bar), _spread(gains["fixed, T = 1"]),
-                     _at_least(warm, bar and WARM * bar), f"{warm / cold:.2f}, {_at_least(warm / cold, WARM)}",
+                     _spread(gains["fixed"]), verdict(cold, least=bar), _spread(gains["fixed, T = 1"]),
+                     verdict(warm, least=bar and WARM * bar), f"{warm / cold:.2f}, {verdict(warm / cold, least=WARM)}",
                      *(f"{median(gains[name]):.2f}" for name in ("fixed, whole", "auto", "auto, whole"))])  # fmt: skip
     lines = [markdown(rows)]
     if found["outside"]["kernels"]:
         share = 1 - found["outside"]["kernels"] / found["outside"]["seconds"]
-        verdict = "met" if share <= OUTSIDE else "missed"
-        lines.append(f"Outside the kernels: {share:.1%} of the rounds' time on code (bar {OUTSIDE:.0%} {verdict}).")
+        judged = verdict(share, most=OUTSIDE, form=".0%")
+        lines.append(f"Outside the kernels: {share:.1%} of the rounds' time on code (bar {judged}).")
     return "\n\n".join(lines)
 
 
@@ -182,12 +180,8 @@ def peers_page(found: Mapping[str, Any]) -> str:
         ours, theirs = zip(*entry["speeds"], strict=True)
         ratios = [a / b for a, b in entry["speeds"]]
         rows.append([f"{text}, {len(ratios)} prompts", entry["peer"], f"{median(ours):.1f}", f"{median(theirs):.1f}",
-                     _spread(ratios), _at_least(median(ratios), PEERS[text][2])])  # fmt: skip
+                     _spread(ratios), verdict(median(ratios), least=PEERS[text][2])])  # fmt: skip
     return markdown(rows)
-
-
-def _at_least(value: float, least: float | None) -> str:
-    return "-" if least is None else f"{least:.2f} {'met' if value >= least else 'missed'}"
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -41,6 +41,13 @@ def aligned(table: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
+def verdict(value: float, *, most: float | None = None, least: float | None = None, form: str = ".2f") -> str:
+    """A bar and whether ``value`` is at most, or at least, that; "-" where there is no bar."""
+    if most is not None:
+        return f"{most:{form}} {'met' if value <= most else 'missed'}"
+    return "-" if least is None else f"{least:{form}} {'met' if value >= least else 'missed'}"
+
+
 def markdown(table: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first row is the heading."""
     lines = ["| " + " | ".join(row) + " |" for row in table]
