@@ -104,7 +104,7 @@ def test_greedy_output_is_plain_whatever_is_drafted(name):
     drafters = [
         DraftModel(ToyRuntime(DRAFT, V)),
         Scripted(top_tree(DRAFT, widths)),
-        Scripted(sampled_tree(DRAFT, rule, widths, replacement=True)),
+        Scripted(sampled_tree(DRAFT, widths, replacement=True)),
     ]
     for drafter in drafters:
         one = session(count=30, gamma=6)

@@ -245,7 +245,7 @@ def test_trees_are_compacted_in_the_cache(rule):
     assert decode(TARGET, V, Scripted(top_tree(DRAFT, [3, 2])), rule, one) == tuple(said(60))
     assert one.report.accepted > 0
     one = session(count=60, gamma=9, params=SAMPLED)
-    tokens = decode(TARGET, V, Scripted(sampled_tree(DRAFT, rule, [2, 2, 1], replacement=False)), rule, one)
+    tokens = decode(TARGET, V, Scripted(sampled_tree(DRAFT, [2, 2, 1], replacement=False)), rule, one)
     if rule is MATCH:
         assert list(tokens) == plain(TARGET, one.coins, SAMPLED, PROMPT, 60)
 

@@ -125,9 +125,7 @@ def test_the_law_is_the_constrained_targets(rule, shape):
     count = 3
 
     def run(coins):
-        drafter = Scripted(
-            sampled_tree(draft, rule, widths, replacement=True, pipeline=free if shape == "blind" else None)
-        )
+        drafter = Scripted(sampled_tree(draft, widths, replacement=True, pipeline=free if shape == "blind" else None))
         one = session(count=count, gamma=2, coins=coins, params=params, pipeline=pipeline(params))
         tokens = decode(target, 3, drafter, rule, one, commit_until({END}, count))
         assert not one.report.warnings
@@ -151,7 +149,7 @@ def test_any_draft_leaves_the_tokens_of_match(temperature):
         expected = None
         for gamma, drafter in [(0, Scripted(lambda one, budget: Proposal())),
                                (3, Scripted(top_tree(target, [1, 1, 1]))),
-                               (6, Scripted(sampled_tree(target, match, [2, 1, 1], replacement=False)))]:  # fmt: skip
+                               (6, Scripted(sampled_tree(target, [2, 1, 1], replacement=False)))]:  # fmt: skip
             one = session(count=20, gamma=gamma, coins=KeyedCoins(seed), params=params, pipeline=pipeline(params))
             found = decode(target, 3, drafter, match, one, commit_until({END}))
             expected = expected or found

@@ -132,7 +132,7 @@ def test_every_field_has_its_effect_while_drafting(params):
     expected = tuple(plain(target, KeyedCoins(7), params, PROMPT, 30))
     assert expected != tuple(plain(target, KeyedCoins(7), SamplingParams(), PROMPT, 30))
     for rule in (match, ratio):
-        drafter = Scripted(sampled_tree(target, rule, [2, 1, 1], replacement=False))
+        drafter = Scripted(sampled_tree(target, [2, 1, 1], replacement=False))
         one = session(count=30, gamma=6, coins=KeyedCoins(7), params=params)
         assert decode(target, 5, drafter, rule, one) == expected
         assert not one.report.warnings

@@ -38,11 +38,11 @@ PIPELINES = {
     "all": SamplingParams(temperature=1.7, top_k=3, top_p=0.9, min_p=0.1),
 }
 DRAFTERS = {
-    "drawn with replacement": lambda rule: Scripted(sampled_tree(DRAFT, rule, [2, 1], replacement=True)),
-    "drawn without replacement": lambda rule: Scripted(sampled_tree(DRAFT, rule, [2, 1], replacement=False)),
+    "drawn with replacement": lambda rule: Scripted(sampled_tree(DRAFT, [2, 1], replacement=True)),
+    "drawn without replacement": lambda rule: Scripted(sampled_tree(DRAFT, [2, 1], replacement=False)),
     "chosen": lambda rule: Scripted(top_tree(DRAFT, [2, 2])),
-    "chosen, then drawn from the rest": lambda rule: Scripted(mixture(OTHER, DRAFT, rule, 2, keep_duplicates=False)),
-    "chosen, then drawn, repeats kept": lambda rule: Scripted(mixture(OTHER, DRAFT, rule, 2, keep_duplicates=True)),
+    "chosen, then drawn from the rest": lambda rule: Scripted(mixture(OTHER, DRAFT, 2, keep_duplicates=False)),
+    "chosen, then drawn, repeats kept": lambda rule: Scripted(mixture(OTHER, DRAFT, 2, keep_duplicates=True)),
 }
 
 
@@ -86,7 +86,7 @@ def test_tree_over_three_tokens(name):
 def test_draft_may_be_warped_in_its_own_way():
     """B08: the draft is truncated, the target is not; what counts is the law that the token was drawn from."""
     own = Pipeline(SamplingParams(temperature=0.7, top_k=2, top_p=0.5))
-    make = lambda rule: Scripted(sampled_tree(DRAFT, rule, [1, 1], replacement=True, pipeline=own))  # noqa: E731
+    make = lambda rule: Scripted(sampled_tree(DRAFT, [1, 1], replacement=True, pipeline=own))  # noqa: E731
     assert distance(TARGET, 3, make, RATIO, gamma=2, count=3) < SAME
 
 

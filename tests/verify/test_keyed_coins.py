@@ -111,7 +111,7 @@ def test_match_says_what_plain_decoding_says(params):
     draft = remembered(mixed_logits(target, hashed_logits(6, 12), 0.6))
     drafters = {
         "model": DraftModel(ToyRuntime(draft, 6)),
-        "tree": Scripted(sampled_tree(draft, MATCH, [2, 1, 1], replacement=False)),
+        "tree": Scripted(sampled_tree(draft, [2, 1, 1], replacement=False)),
         "top": Scripted(top_tree(draft, [3, 2])),
         "half right": Scripted(right_first(target, 6, 2)),
     }

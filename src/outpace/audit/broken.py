@@ -187,7 +187,10 @@ class Edited:
         self.drafter.begin(session)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
-        return [self.edit(proposal) for proposal in self.drafter.propose(sessions, budgets)]
+        proposals = [self.edit(proposal) for proposal in self.drafter.propose(sessions, budgets)]
+        for session in sessions:
+            session.begin_draft()  # the loop would submit what is recorded instead
+        return proposals
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         self.drafter.observe(sessions, verdicts, seen)

@@ -58,11 +58,11 @@ def checks(options: Options) -> Iterator[Check]:
 
 
 def _siblings(rule: Rule) -> Drafter:
-    return Scripted(sampled_tree(DRAFT, rule, [2], replacement=True))
+    return Scripted(sampled_tree(DRAFT, [2], replacement=True))
 
 
 def _chosen_then_drawn(rule: Rule) -> Drafter:
-    return Scripted(mixture(OTHER, DRAFT, rule, 1, keep_duplicates=True))
+    return Scripted(mixture(OTHER, DRAFT, 1, keep_duplicates=True))
 
 
 def _edited(make: Callable[[Rule], Drafter], edit: Callable[[Proposal], Proposal]) -> Callable[[Rule], Drafter]:

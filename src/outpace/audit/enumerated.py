@@ -119,11 +119,11 @@ SHAPES = [
     Shape("drawn chain of 3", small_chain, 3, 4, vocab_size=2),
     Shape(
         "drawn chain, the draft warped otherwise",
-        lambda rule: Scripted(sampled_tree(DRAFT, rule, [1, 1], replacement=True, pipeline=_OWN_WARP)), 2, 3,
+        lambda rule: Scripted(sampled_tree(DRAFT, [1, 1], replacement=True, pipeline=_OWN_WARP)), 2, 3,
     ),
     Shape("chosen chain", lambda rule: Scripted(top_tree(DRAFT, [1, 1])), 2, 3),
-    Shape("chain, chosen then drawn", lambda rule: Scripted(mixed_chain(OTHER, DRAFT, rule, [False, True])), 2, 3),
-    Shape("chain, drawn then chosen", lambda rule: Scripted(mixed_chain(OTHER, DRAFT, rule, [True, False])), 2, 3),
+    Shape("chain, chosen then drawn", lambda rule: Scripted(mixed_chain(OTHER, DRAFT, [False, True])), 2, 3),
+    Shape("chain, drawn then chosen", lambda rule: Scripted(mixed_chain(OTHER, DRAFT, [True, False])), 2, 3),
     Shape("drafting stops and starts by the text", lambda rule: Controlled(chain(rule), by_the_text), 2, 3),
     Shape(
         "drafting stops and starts by discarded drafts",
@@ -131,20 +131,20 @@ SHAPES = [
     ),
     Shape(
         "siblings drawn with replacement",
-        lambda rule: Scripted(sampled_tree(DRAFT, rule, [2, 1], replacement=True)), 6, 2, spare=2, tree=True,
+        lambda rule: Scripted(sampled_tree(DRAFT, [2, 1], replacement=True)), 6, 2, spare=2, tree=True,
     ),
     Shape(
         "siblings drawn without replacement",
-        lambda rule: Scripted(sampled_tree(DRAFT, rule, [2, 1], replacement=False)), 6, 2, spare=2, tree=True,
+        lambda rule: Scripted(sampled_tree(DRAFT, [2, 1], replacement=False)), 6, 2, spare=2, tree=True,
     ),
     Shape("top-k tree", lambda rule: Scripted(top_tree(DRAFT, [2, 2])), 6, 3, spare=1, tree=True),
     Shape(
         "tree, chosen then drawn from the rest",
-        lambda rule: Scripted(mixture(OTHER, DRAFT, rule, 2, keep_duplicates=False)), 4, 2, spare=2, tree=True,
+        lambda rule: Scripted(mixture(OTHER, DRAFT, 2, keep_duplicates=False)), 4, 2, spare=2, tree=True,
     ),
     Shape(
         "tree, chosen then drawn, repeats kept",
-        lambda rule: Scripted(mixture(OTHER, DRAFT, rule, 2, keep_duplicates=True)), 4, 2, spare=2, tree=True,
+        lambda rule: Scripted(mixture(OTHER, DRAFT, 2, keep_duplicates=True)), 4, 2, spare=2, tree=True,
     ),
     # Under a rule that takes no trees, the production's tree drafters draft chains: two of them show it.
     Shape("Medusa", lambda rule: Medusa(MEDUSA, 3), 4, 2, spare=2),
@@ -252,9 +252,9 @@ def _tokens_of_match(options: Options) -> Check:
     rule = verify.rule("match")
     drafters: dict[str, Drafter] = {
         "draft model": DraftModel(ToyRuntime(draft, 6)),
-        "drawn tree": Scripted(sampled_tree(draft, rule, [2, 1, 1], replacement=False)),
+        "drawn tree": Scripted(sampled_tree(draft, [2, 1, 1], replacement=False)),
         "top-k tree": Scripted(top_tree(draft, [3, 2])),
-        "chosen and drawn": Scripted(mixture(draft, target, rule, 2, keep_duplicates=True)),
+        "chosen and drawn": Scripted(mixture(draft, target, 2, keep_duplicates=True)),
         "lookup": Lookup(_ANY_MATCH),
         "token recycling": Recycle(RecycleConfig()),
         "lookup, then the draft model": hybrid("extend", 6, draft)(rule),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..core.protocols import Drafter, LogitsPipeline, Rule, Session
+from ..core.protocols import Drafter, LogitsPipeline, Session
 from ..core.types import Forward, Law, Proposal, Verdict
 from .drive import plain
 from .toy import LogitsOf
@@ -95,44 +95,32 @@ def law_after(logits_of: LogitsOf, pipeline: LogitsPipeline, prefix: Sequence[in
     return pipeline.law(torch.as_tensor(logits_of(tuple(prefix)), dtype=torch.float64), prefix)
 
 
-@dataclass
 class _Tree:
-    prompt: Sequence[int]
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    laws: list[Law | None] = field(default_factory=list)
+    """A tree of drawn and chosen nodes, which is the session's record of this round."""
 
-    def add(self, token: int, parent: int, law: Law | None) -> None:
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.laws.append(law)
+    def __init__(self, one: Session) -> None:
+        self._session, self.record = one, one.record
 
     def prefix(self, node: int) -> list[int]:
-        tail: list[int] = []
-        while node >= 0:
-            tail.append(self.tokens[node])
-            node = self.parents[node]
-        return [*self.prompt, *tail[::-1]]
+        return [*self._session.tokens, *(self.record.tokens[above] for above in self.record.path(node))]
 
     def grow(self, widths: Sequence[int], budget: int, children: Callable[[_Tree, int, int, int], None]) -> Proposal:
         """Level by level: ``children(tree, parent, width, depth)`` adds the children of one node."""
         level = [-1]
         for depth, width in enumerate(widths):
-            start = len(self.tokens)
+            start = len(self.record)
             for parent in level:
-                children(self, parent, min(width, budget - len(self.tokens)), depth)
-            level = list(range(start, len(self.tokens)))
-        return Proposal(self.tokens, self.parents, self.laws)
+                children(self, parent, min(width, budget - len(self.record)), depth)
+            level = list(range(start, len(self.record)))
+        return self.record.proposal()
 
 
 def sampled_tree(
-    draft: LogitsOf, rule: Rule, widths: Sequence[int], *, replacement: bool, pipeline: LogitsPipeline | None = None
+    draft: LogitsOf, widths: Sequence[int], *, replacement: bool, pipeline: LogitsPipeline | None = None
 ) -> ProposeOne:
     """Siblings drawn from the draft's law, each with the law of its own draw."""
 
     def propose(one: Session, budget: int) -> Proposal:
-        base = len(one.tokens)
-
         def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
             law: Law | None = law_after(draft, pipeline or one.pipeline, tree.prefix(parent))
             seen: list[int] = []
@@ -142,10 +130,9 @@ def sampled_tree(
                     law = law.without(seen)
                 if law is None:
                     return
-                seen.append(rule.draw(law, one.coins, base, len(tree.tokens), depth))
-                tree.add(seen[-1], parent, law)
+                seen.append(one.record.tokens[one.draw(law, parent)])
 
-        return _Tree(one.tokens).grow(widths, budget, children)
+        return _Tree(one).grow(widths, budget, children)
 
     return propose
 
@@ -157,49 +144,44 @@ def top_tree(draft: LogitsOf, widths: Sequence[int]) -> ProposeOne:
         def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
             logits = torch.as_tensor(draft(tuple(tree.prefix(parent))))
             for token in torch.topk(logits, min(max(width, 0), logits.numel())).indices.tolist():
-                tree.add(token, parent, None)
+                tree.record.add(token, parent)
 
-        return _Tree(one.tokens).grow(widths, budget, children)
+        return _Tree(one).grow(widths, budget, children)
 
     return propose
 
 
-def mixture(chosen: LogitsOf, draft: LogitsOf, rule: Rule, depth: int, *, keep_duplicates: bool) -> ProposeOne:
+def mixture(chosen: LogitsOf, draft: LogitsOf, depth: int, *, keep_duplicates: bool) -> ProposeOne:
     """At every node a chosen token first, then a drawn one. The drawn one either cannot repeat the chosen
     one, because its law leaves it out, or may repeat it and is submitted all the same."""
 
     def propose(one: Session, budget: int) -> Proposal:
-        base = len(one.tokens)
-
         def children(tree: _Tree, parent: int, width: int, level: int) -> None:
             if width < 1:
                 return
             first = int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax())
-            tree.add(first, parent, None)
+            tree.record.add(first, parent)
             law: Law | None = law_after(draft, one.pipeline, tree.prefix(parent))
             if law is not None and not keep_duplicates:
                 law = law.without([first])
             if width > 1 and law is not None:
-                tree.add(rule.draw(law, one.coins, base, len(tree.tokens), level), parent, law)
+                one.draw(law, parent)
 
-        return _Tree(one.tokens).grow([2] * depth, budget, children)
+        return _Tree(one).grow([2] * depth, budget, children)
 
     return propose
 
 
-def mixed_chain(chosen: LogitsOf, draft: LogitsOf, rule: Rule, drawn: Sequence[bool]) -> ProposeOne:
+def mixed_chain(chosen: LogitsOf, draft: LogitsOf, drawn: Sequence[bool]) -> ProposeOne:
     """A chain whose tokens are drawn at the depths where ``drawn`` says so, and chosen at the others."""
 
     def propose(one: Session, budget: int) -> Proposal:
-        base = len(one.tokens)
-
         def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
             if width > 0 and drawn[depth]:
-                law = law_after(draft, one.pipeline, tree.prefix(parent))
-                tree.add(rule.draw(law, one.coins, base, len(tree.tokens), depth), parent, law)
+                one.draw(law_after(draft, one.pipeline, tree.prefix(parent)), parent)
             elif width > 0:
-                tree.add(int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax()), parent, None)
+                tree.record.add(int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax()), parent)
 
-        return _Tree(one.tokens).grow([1] * len(drawn), budget, children)
+        return _Tree(one).grow([1] * len(drawn), budget, children)
 
     return propose

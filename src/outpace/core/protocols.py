@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from .cache import KVCache
+from .recording import DraftRecord
 from .report import Report
 from .types import Capabilities, Chunk, Forward, Key, Law, Proposal, RoundSeconds, SamplingParams, Verdict
 
@@ -59,6 +60,8 @@ class Session:
 
     ``drafters``: all that may draft for it, by name; ``drafter_name`` is the one at work. ``gamma``: nodes a round,
     at most; where ``adaptive``, a controller decides how many. ``finish``: "stop", "length" or "error".
+    ``pipeline`` is the drafters'; ``target_pipeline`` is the loop's own, so that no state of a constraint that a draft
+    has explored decides how the target goes on. None: there is no such state, and one serves both.
     """
 
     id: int
@@ -84,6 +87,30 @@ class Session:
     tenant: str = ""  # whose request this is: nothing learnt from one tenant's text serves another
     origins: list[str] = field(default_factory=list)
     """Of each generated token: the source of the draft that stood, or "correction", "bonus" or "plain"."""
+    target_pipeline: LogitsPipeline | None = None
+    _record: DraftRecord = field(default_factory=DraftRecord)
+
+    def begin_draft(self, budget: int | None = None, vocab_size: int | None = None, trees: bool = True) -> None:
+        """Start the record of a round's draft: see :class:`DraftRecord`."""
+        self._record = DraftRecord(len(self.tokens), budget, vocab_size, trees, merge=not self.rule.NEEDS_LAWS)
+
+    @property
+    def record(self) -> DraftRecord:
+        """What is drafted behind the text as it is."""
+        if self._record.base != len(self.tokens):  # a drafter that is asked without a loop
+            self.begin_draft()
+        return self._record
+
+    def draw(self, law: Law, parent: int) -> int:
+        """Draw a draft token from ``law`` behind node ``parent`` (-1: the pending token), and record it.
+
+        Returns its node number; the token is ``record.tokens[node]``. Every draft token that is drawn comes from here.
+        Raises DrafterError, before anything is drawn, where the token could not be submitted.
+        """
+        record = self.record
+        record.check_room(law, parent)
+        token = self.rule.draw(law, self.coins, len(self.tokens), len(record), len(record.path(parent)))
+        return record.add(token, parent, law if self.rule.NEEDS_LAWS else None)
 
     @property
     def pending(self) -> int:

@@ -11,19 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
 from ..core.protocols import Runtime, Session
-from ..core.types import Chunk, Forward, Law, Proposal, Verdict
-
-_GREEDY = 0.7  # p ** 0.7 is how often a first choice of probability p was the target's (docs/log.md)
-
-
-def confidence(law: Law, logits: Tensor, token: int) -> float:
-    """P(the token stands), as the draft sees it: its probability of the token that it drew. Greedily, where the law
-    knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more often."""
-    return law.prob(token) if law.size > 1 else float(torch.softmax(logits, dim=-1)[token]) ** _GREEDY
+from ..core.types import Chunk, Forward, Proposal, Verdict
+from ._chain import Chain
 
 
 class OwnCacheDraft:
@@ -37,37 +27,24 @@ class OwnCacheDraft:
     def begin(self, session: Session) -> None: ...
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
-        drawn: list[list[int]] = [[] for _ in sessions]
-        laws: list[list[Law | None]] = [[] for _ in sessions]
-        stands = [1.0] * len(sessions)  # estimated probability that the whole path so far is accepted
         # A session that no loop has admitted has no cache to draft from.
-        active = [i for i, budget in enumerate(budgets) if budget > 0 and sessions[i].cache is not None]
-        admitted = list(active)
+        chains = [
+            Chain(session, budget if session.cache is not None else 0)
+            for session, budget in zip(sessions, budgets, strict=True)
+        ]
+        admitted = [session for session, chain in zip(sessions, chains, strict=True) if chain.going]
         try:
-            step = 0
-            while active:
+            while active := [i for i, chain in enumerate(chains) if chain.going]:
                 cache = sessions[active[0]].cache
                 assert cache is not None
-                chunks = [Chunk(sessions[i].slot, drawn[i][-1:] or [sessions[i].pending]) for i in active]
-                logits = self._runtime.forward(chunks, cache).logits
-                for i, row in zip(active, logits, strict=True):
-                    session = sessions[i]
-                    law = session.pipeline.law(row[-1], [*session.tokens, *drawn[i]])
-                    drawn[i].append(session.rule.draw(law, session.coins, len(session.tokens), step, step))
-                    laws[i].append(law)
-                    if session.stop_below > 0:
-                        stands[i] *= confidence(law, row[-1], drawn[i][-1])
-                step += 1
-                active = [i for i in active if budgets[i] > step and stands[i] >= sessions[i].stop_below]
+                chunks = [Chunk(sessions[i].slot, chains[i].tokens[-1:] or [sessions[i].pending]) for i in active]
+                for i, row in zip(active, self._runtime.forward(chunks, cache).logits, strict=True):
+                    chains[i].draw(row[-1])
         finally:
-            for i in admitted:
-                session = sessions[i]
+            for session in admitted:
                 assert session.cache is not None
                 session.cache.keep(session.slot, len(session.tokens) - 1, [])
-        return [
-            Proposal.chain(d, q if session.rule.NEEDS_LAWS else None)
-            for session, d, q in zip(sessions, drawn, laws, strict=True)
-        ]
+        return [chain.proposal() for chain in chains]
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 

@@ -80,15 +80,22 @@ def grow(tree: Tree, session: Session, logits: Tensor, *, width: int, children: 
     more levels have left of the ``budget``. Otherwise the ``children`` likeliest tokens of every node are chosen. The
     ``width`` best of all children are the next level.
     """
+    try:
+        tree.descend(_born(tree, session, logits, children, budget, levels), width, session.stop_below)
+    except Exception as error:  # ends this tree alone: what has grown is a draft like any other
+        session.record.error, tree.level = error, []
+
+
+def _born(tree: Tree, session: Session, logits: Tensor, children: int, budget: int, levels: int) -> list[int]:
+    """The children of the nodes of ``tree.level``."""
     laws = [session.pipeline.law(row, tree.prefix(session, node)) for node, row in zip(tree.level, logits, strict=True)]
     if session.rule.NEEDS_LAWS and session.params.temperature > 0:
-        born = _draw(tree, session, laws, children, -(-(budget - len(tree.tokens)) // levels))
-    else:
-        born = []
-        for node, law, row in zip(tree.level, laws, logits, strict=True):
-            position = len(session.tokens) + len(tree.path(node))
-            born += [tree.add(node, *found) for found in likeliest(session, law, row, position, children)]
-    tree.descend(born, width, session.stop_below)
+        return _draw(tree, session, laws, children, -(-(budget - len(tree.tokens)) // levels))
+    born: list[int] = []
+    for node, law, row in zip(tree.level, laws, logits, strict=True):
+        position = len(session.tokens) + len(tree.path(node))
+        born += [tree.add(node, *found) for found in likeliest(session, law, row, position, children)]
+    return born
 
 
 def _draw(tree: Tree, session: Session, laws: Sequence[Law], children: int, rows: int) -> list[int]:
@@ -104,13 +111,13 @@ def _draw(tree: Tree, session: Session, laws: Sequence[Law], children: int, rows
     best = sorted(chances, reverse=True)[:rows]
     born = []
     for place, (node, law) in enumerate(zip(tree.level, laws, strict=True)):
-        left, depth = law, len(tree.path(node))
+        left = law
         for score, _, rank in [chance for chance in best if chance[1] == -place]:
             if rank:
                 rest = left.without([tree.tokens[-1]])
                 assert rest is not None  # there is a token of this rank
                 left = rest
-            token = session.rule.draw(left, session.coins, len(session.tokens), len(tree.tokens), depth)
+            token = session.record.tokens[session.draw(left, node)]
             born.append(tree.add(node, token, score - tree.score(node), left))
     return born
 

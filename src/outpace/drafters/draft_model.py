@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ..core.errors import DrafterError
 from ..core.protocols import Drafter, Parts, Runtime, Session
-from ..core.types import Chunk, Forward, Law, Proposal, Verdict
+from ..core.types import Chunk, Forward, Proposal, Verdict
+from ._chain import Chain
 from ._extending import Start
-from ._own_cache import confidence
 from ._text_cache import TextCache
 from .lookup import Config as LookupConfig
 from .lookup import Lookup
@@ -57,54 +55,35 @@ class DraftModel:
 
     def extend(self, sessions: Sequence[Session], starts: Sequence[Start], budgets: Sequence[int]) -> list[Proposal]:
         texts = [[*session.tokens, *start.path] for session, start in zip(sessions, starts, strict=True)]
-        drawn: list[list[int]] = [[] for _ in sessions]
-        laws: list[list[Law | None]] = [[] for _ in sessions]
-        stands = [1.0] * len(sessions)  # estimated probability that the whole path so far is accepted
-        depths: list[int] = []
-        for session, text, budget in zip(sessions, texts, budgets, strict=True):
+        slots: list[int] = []
+        chains: list[Chain] = []
+        for session, start, text, budget in zip(sessions, starts, texts, budgets, strict=True):
             state = self._states[session.id]
             state.base = len(session.tokens)
+            slots.append(state.slot)
             # The draft's own context may end before the target's: it then drafts less, and at last nothing.
-            depths.append(min(budget, self._cache.capacity(state.slot) - len(text) + 1))
-        active = [i for i, depth in enumerate(depths) if depth > 0]
-        for i in active:
-            self._text.read(sessions[i], self._states[sessions[i].id].slot, texts[i])
-        while active:
+            chains.append(Chain(session, min(budget, self._cache.capacity(state.slot) - len(text) + 1), start))
+        for session, slot, text, chain in zip(sessions, slots, texts, chains, strict=True):
+            if chain.going:
+                self._text.read(session, slot, text)
+        while active := [i for i, chain in enumerate(chains) if chain.going]:
             chunks = []
             for i in active:
-                unread = [*texts[i], *drawn[i]][self._cache.length(self._states[sessions[i].id].slot) :]
-                guess = self._guess(sessions[i], [*starts[i].path, *drawn[i]], depths[i] - len(drawn[i]) - 1)
-                chunks.append(Chunk(self._states[sessions[i].id].slot, [*unread, *guess], logits_from=len(unread) - 1))
+                unread = [*texts[i], *chains[i].tokens][self._cache.length(slots[i]) :]
+                guess = self._guess(sessions[i], chains[i].path, chains[i].room - 1)
+                chunks.append(Chunk(slots[i], [*unread, *guess], logits_from=len(unread) - 1))
             logits = self._runtime.forward(chunks, self._cache).logits
             for i in active:
                 sessions[i].report.draft_passes += 1
             for i, chunk, rows in zip(active, chunks, logits, strict=True):
+                chain = chains[i]
                 for row, guessed in zip(rows, [*chunk.tokens[chunk.logits_from + 1 :], None], strict=True):
-                    law = self._law(sessions[i], starts[i], [*texts[i], *drawn[i]], row)
-                    if law is None:
-                        depths[i] = 0
+                    chain.draw(row)
+                    # The rows behind a wrong guess have read a wrong text.
+                    if not chain.going or chain.tokens[-1] != guessed:
                         break
-                    node, depth = starts[i].node + len(drawn[i]), len(starts[i].path) + len(drawn[i])
-                    drawn[i].append(sessions[i].rule.draw(law, sessions[i].coins, len(sessions[i].tokens), node, depth))
-                    laws[i].append(law)
-                    if sessions[i].stop_below > 0:
-                        stands[i] *= confidence(law, row, drawn[i][-1])
-                        if stands[i] < sessions[i].stop_below:
-                            depths[i] = 0
-                    if not depths[i] or drawn[i][-1] != guessed:  # the rows behind a wrong guess have read a wrong text
-                        break
-                self._cache.keep(chunk.slot, len(texts[i]) + max(len(drawn[i]), 1) - 1, [])
-            active = [i for i in active if depths[i] > len(drawn[i])]
-        return [
-            Proposal.chain(d, q if session.rule.NEEDS_LAWS else None)
-            for session, d, q in zip(sessions, drawn, laws, strict=True)
-        ]
-
-    def _law(self, session: Session, start: Start, prefix: Sequence[int], logits: Tensor) -> Law | None:
-        """The law to draw from; None when the earlier siblings leave nothing of it."""
-        law = session.pipeline.law(logits, prefix)
-        first = len(prefix) == len(session.tokens) + len(start.path)
-        return law.without(start.siblings) if first and session.rule.NEEDS_LAWS else law
+                self._cache.keep(slots[i], len(texts[i]) + max(len(chain.tokens), 1) - 1, [])
+        return [chain.proposal() for chain in chains]
 
     def _guess(self, session: Session, path: Sequence[int], count: int) -> Sequence[int]:
         """What lookup drafts for the draft itself, so that one pass of it may say several tokens."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from ..core.errors import DrafterError, ParameterError
 from ..core.protocols import Drafter, Parts, Session
-from ..core.types import Forward, Law, Proposal, Verdict
+from ..core.recording import DraftRecord
+from ..core.types import Forward, Proposal, Verdict
 from ._extending import Extends, Start
 
 NEEDS_DRAFT = True
@@ -33,45 +34,38 @@ class Config:
 
 @dataclass
 class _Tree:
-    """The tree of one session and round, and each member's view of it."""
+    """The tree of one session and round, which is its record, and each member's view of it."""
 
-    tokens: list[int] = field(default_factory=list)
-    parents: list[int] = field(default_factory=list)
-    laws: list[Law | None] = field(default_factory=list)
-    origins: list[str] = field(default_factory=list)
+    record: DraftRecord
     views: dict[str, list[int]] = field(default_factory=dict)  # by member: nodes in the order in which it knows them
 
     def tip(self) -> int | None:
         """The last node of a chain, -1 of nothing; None of a tree with branches."""
-        return len(self.tokens) - 1 if Proposal(self.tokens, self.parents).is_chain else None
+        return len(self.record) - 1 if self.record.proposal().is_chain else None
 
     def start(self, node: int) -> Start:
         """A proposal that is to begin below ``node``."""
-        whole = Proposal(self.tokens, self.parents)
-        siblings = [self.tokens[child] for child in whole.children(node)]
-        return Start([self.tokens[i] for i in whole.path(node)], len(self.tokens), siblings)
+        record = self.record
+        siblings = [record.tokens[child] for child in record.proposal().children(node)]
+        return Start([record.tokens[i] for i in record.path(node)], len(record), siblings)
 
-    def add(self, name: str, node: int, proposal: Proposal, merge: bool) -> None:
-        """Hang a member's proposal below ``node``. ``merge``: a node that repeats an earlier sibling becomes one with
-        it, which only a rule that asks for no laws allows."""
-        view = Proposal(self.tokens, self.parents).path(node)
-        before = len(view)
+    def add(self, name: str, node: int, before: int, proposal: Proposal) -> None:
+        """Hang below ``node`` what a member has proposed. What it drew is in the record, from node ``before`` on."""
+        record = self.record
+        view = record.path(node)
+        shared, drawn = len(view), len(record)
         for i, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
-            above = view[before + parent] if parent >= 0 else node
-            known = range(len(self.tokens)) if merge else ()
-            twin = next((n for n in known if self.parents[n] == above and self.tokens[n] == token), None)
-            if twin is None:
-                twin = len(self.tokens)
-                self.tokens.append(token)
-                self.parents.append(above)
-                self.laws.append(proposal.draft_laws[i] if proposal.draft_laws is not None else None)
-                self.origins.append(proposal.origins[i] if proposal.origins is not None else name)
-            view.append(twin)
+            above = view[shared + parent] if parent >= 0 else node
+            law = proposal.draft_laws[i] if proposal.draft_laws is not None else None
+            if not record.merge and before + i < drawn:
+                if (token, above) != (record.tokens[before + i], record.parents[before + i]):
+                    raise DrafterError(f"{name!r} did not propose what it drew")
+                view.append(before + i)
+            else:
+                view.append(record.add(token, above, law, proposal.origins[i] if proposal.origins is not None else ""))
+        if not record.merge and before + len(proposal) < drawn:
+            raise DrafterError(f"{name!r} did not propose all that it drew")
         self.views[name] = view
-
-    def proposal(self) -> Proposal:
-        drawn = any(law is not None for law in self.laws)
-        return Proposal(self.tokens, self.parents, self.laws if drawn else None, self.origins)
 
 
 class Hybrid:
@@ -94,33 +88,36 @@ class Hybrid:
         return max(member.begin(session) or 0 for _, member in self._members)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
-        trees, most = [_Tree() for _ in sessions], dict(self._gammas)
+        trees, most = [_Tree(session.record) for session in sessions], dict(self._gammas)
         self._rounds |= {session.id: tree for session, tree in zip(sessions, trees, strict=True)}
         for name, member in self._members:
             asked = []
             for i, (session, tree) in enumerate(zip(sessions, trees, strict=True)):
                 node = self._place(session, tree)
-                if node is not None and len(tree.tokens) < budgets[i]:
+                if node is not None and len(tree.record) < budgets[i]:
                     asked.append((i, node))
             if not asked:
                 continue
             starts = [trees[i].start(node) for i, node in asked]
-            rooms = [min(budgets[i] - len(trees[i].tokens), most.get(name, budgets[i])) for i, _ in asked]
+            rooms = [min(budgets[i] - len(trees[i].record), most.get(name, budgets[i])) for i, _ in asked]
             drafting = [sessions[i] for i, _ in asked]
+            before = [len(trees[i].record) for i, _ in asked]
+            for i, _ in asked:
+                trees[i].record.origin = name
             if isinstance(member, Extends):
                 answers = member.extend(drafting, starts, rooms)
             else:  # it is the first one
                 answers = member.propose(drafting, rooms)
-            for (i, node), answer in zip(asked, answers, strict=True):
-                trees[i].add(name, node, answer, merge=not sessions[i].rule.NEEDS_LAWS)
-        return [tree.proposal() for tree in trees]
+            for (i, node), first, answer in zip(asked, before, answers, strict=True):
+                trees[i].add(name, node, first, answer)
+        return [tree.record.proposal() for tree in trees]
 
     def _place(self, session: Session, tree: _Tree) -> int | None:
         """The node below which the next member drafts; None where the rule or the target takes no branches."""
         tip = tree.tip()
         if self._join == "extend" and tip is not None:
             return tip
-        return -1 if not tree.tokens or (self._trees and session.rule.TREES) else None
+        return -1 if not len(tree.record) or (self._trees and session.rule.TREES) else None
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         rounds = [self._rounds.pop(session.id, None) for session in sessions]
@@ -144,7 +141,7 @@ def _view(tree: _Tree, view: Sequence[int], verdict: Verdict, seen: Forward) -> 
     token = verdict.token
     for node in verdict.path:
         if node not in view:
-            token = tree.tokens[node]
+            token = tree.record.tokens[node]
             break
         path.append(view.index(node))
     rows = [0, *(node + 1 for node in view)]

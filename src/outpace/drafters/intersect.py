@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..core.errors import DrafterError, NumericsError
 from ..core.protocols import Drafter, Parts, Session
-from ..core.types import Forward, Law, Proposal, Verdict
+from ..core.types import Forward, Proposal, Verdict
 from ..models.pairing import shared_tokens
+from ._chain import Chain
 from ._other_text import OtherDraft, open_draft
-from ._own_cache import confidence
 
 NEEDS_DRAFT = True
 SAME_VOCABULARY = False
@@ -45,35 +45,19 @@ class Intersect:
         self._draft.begin(session)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
-        drawn: list[list[int]] = [[] for _ in sessions]
-        laws: list[list[Law | None]] = [[] for _ in sessions]
-        stands = [1.0] * len(sessions)
         rows = [self._draft.catch_up(s) if budget > 0 else [] for s, budget in zip(sessions, budgets, strict=True)]
+        chains = [Chain(*one) for one in zip(sessions, budgets, strict=True)]
         active = [i for i, ids in enumerate(rows) if ids]
-        step = 0
         while active:
             logits = self._draft.step([sessions[i] for i in active], [rows[i] for i in active])
-            going = []
             for i, row in zip(active, logits, strict=True):
-                session, spread = sessions[i], self._spread(row)
-                try:
-                    law = session.pipeline.law(spread, [*session.tokens, *drawn[i]])
-                except NumericsError:  # a grammar that allows none of the shared tokens
-                    continue
-                token = session.rule.draw(law, session.coins, len(session.tokens), step, step)
-                drawn[i].append(token)
-                laws[i].append(law)
-                rows[i] = [int(self._draft_id[token])]
-                if session.stop_below > 0:
-                    stands[i] *= confidence(law, spread, token)
-                if step + 1 < budgets[i] and stands[i] >= session.stop_below and self._draft.room(session):
-                    going.append(i)
-            step += 1
-            active = going
-        return [
-            Proposal.chain(d, q if session.rule.NEEDS_LAWS else None)
-            for session, d, q in zip(sessions, drawn, laws, strict=True)
-        ]
+                chains[i].draw(self._spread(row))
+                if isinstance(sessions[i].record.error, NumericsError) and not bool(row.isnan().any()):
+                    sessions[i].record.error = None  # no shared token may come here: that is no failure
+                rows[i] = [int(self._draft_id[token]) for token in chains[i].tokens[-1:]]
+            # Where a constraint allows none of the shared tokens, the draft cannot read what was drawn.
+            active = [i for i in active if chains[i].going and rows[i] != [-1] and self._draft.room(sessions[i])]
+        return [chain.proposal() for chain in chains]
 
     def _spread(self, logits: Tensor) -> Tensor:
         """``[draft vocab]`` -> ``[vocab_size]`` under the target's ids: -inf for what the draft has no token for."""

@@ -128,7 +128,10 @@ class Medusa:
             deepest = min(len(self._heads), max(budgets[i] for i in known))
             logits = self._heads.logits(torch.stack([states[i] for i in known]), deepest)  # type: ignore[misc]
             for i, rows in zip(known, logits, strict=True):
-                proposals[i] = self._tree(sessions[i], rows[:, : self._vocab_size], budgets[i])
+                try:
+                    proposals[i] = self._tree(sessions[i], rows[:, : self._vocab_size], budgets[i])
+                except Exception as error:  # leaves this session without a draft, and the others alone
+                    sessions[i].record.error = error
         return proposals
 
     def _tree(self, session: Session, logits: Tensor, budget: int) -> Proposal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import secrets
 import statistics
@@ -269,18 +270,21 @@ class Engine:
         if isinstance(prediction, str):
             prediction = tokenizer.encode(prediction, add_special=False)
         prediction = [_token(token, self.target.runtime.vocab_size, "prediction") for token in prediction or ()]
+        make_pipeline = functools.partial(
+            Pipeline,
+            params,
+            len(ids),
+            vocab_size=self.target.runtime.vocab_size,
+            grammars=self._grammars,
+            sampler=self._sampler,
+        )
         session = Session(
             id=next(self._ids),
             tokens=ids,
             prompt_length=len(ids),
             params=params,
-            pipeline=Pipeline(
-                params,
-                len(ids),
-                vocab_size=self.target.runtime.vocab_size,
-                grammars=self._grammars,
-                sampler=self._sampler,
-            ),
+            pipeline=make_pipeline(),
+            target_pipeline=make_pipeline(),
             coins=KeyedCoins(seed, sample, self._sampler),
             limit=limit,
             gamma=most if gamma is None else gamma,

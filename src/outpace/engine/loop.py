@@ -21,7 +21,7 @@ from ..core.types import Chunk, Forward, Law, Proposal, RoundSeconds, Verdict
 
 logger = logging.getLogger("outpace")
 
-_FAILED = "drafting failed, decoding plainly"
+_FAILED = "drafting failed"
 
 Commit = Callable[[Session, Sequence[int], Sequence[Tensor]], int]
 """Appends tokens to the session up to its first stop, sets ``finish`` there, returns how many it took.
@@ -30,11 +30,16 @@ The rows ``[vocab_size]`` are the target's logits that each token was judged by.
 
 class TargetLaws(Sequence[Law]):
     """The target's laws after the pending token and after each node, worked out when first asked for:
-    an acceptance rule looks only at the rows along the path that it accepts."""
+    an acceptance rule looks only at the rows along the path that it accepts.
+
+    ``errors``: of the rows whose law cannot be had. A rule may look at rows that it does not accept (``block`` does),
+    and an error there must not end the request. So it is given a placeholder, and the round ends before the first
+    accepted row that has an error: what a rule that is exact for any target does before it, it does for this one."""
 
     def __init__(self, session: Session, proposal: Proposal, logits: Tensor) -> None:
         self._session, self._proposal, self._logits = session, proposal, logits  # logits: [nodes + 1, vocab]
         self._laws: dict[int, Law] = {}
+        self.errors: dict[int, Exception] = {}
 
     def __len__(self) -> int:
         return len(self._proposal) + 1
@@ -42,7 +47,12 @@ class TargetLaws(Sequence[Law]):
     def __getitem__(self, index):  # type: ignore[no-untyped-def]  # Sequence wants slices, nobody asks for them
         if index not in self._laws:
             path = [self._proposal.tokens[node] for node in self._proposal.path(index - 1)]
-            self._laws[index] = self._session.pipeline.law(self._logits[index], [*self._session.tokens, *path])
+            pipeline = self._session.target_pipeline or self._session.pipeline
+            try:
+                self._laws[index] = pipeline.law(self._logits[index], [*self._session.tokens, *path])
+            except Exception as error:
+                self.errors[index] = error
+                self._laws[index] = Law.point(0, self._logits.dtype)
         return self._laws[index]
 
 
@@ -124,6 +134,7 @@ class Loop:
         ]
         for session, proposal, verdict, seen in judged:
             self._settle(session, proposal, verdict, seen.logits[0])
+        judged = [one for one in judged if one[0].error is None]
         self._observe(judged)
         t4 = perf_counter()
         prompt_rows = sum(len(chunk.tokens) for _, chunk in prompts)
@@ -174,7 +185,7 @@ class Loop:
         return Forward(forward.logits[skipped:], {name: rows[skipped:] for name, rows in forward.features.items()})
 
     def _propose(self, sessions: Sequence[Session]) -> list[Proposal]:
-        """The drafters' proposals; where one raises or breaks its contract, none, reported once."""
+        """The drafters' proposals, or what they had recorded when they failed."""
         # The round adds a token of the target's own, so drafts beyond limit - 1 could never be emitted.
         budgets = [max(0, min(s.gamma, s.limit - len(s.tokens) - 1)) for s in sessions]
         if self._controller is not None and any(session.adaptive for session in sessions):
@@ -183,6 +194,8 @@ class Loop:
                 max(0, min(most, less)) if session.adaptive else most
                 for session, most, less in zip(sessions, budgets, chosen, strict=True)
             ]
+        for session, budget in zip(sessions, budgets, strict=True):
+            session.begin_draft(budget, self._runtime.vocab_size, self._trees and session.rule.TREES)
         proposals = [Proposal() for _ in sessions]
         for drafter, members in _by_drafter([(i, s) for i, s in enumerate(sessions) if budgets[i] > 0]):
             try:
@@ -192,33 +205,59 @@ class Loop:
             except Exception as error:
                 for i in members:
                     self._warn(sessions[i], error)
-                continue
+                answers = [sessions[i].record.proposal() for i in members]
             for i, proposal in zip(members, answers, strict=True):
-                try:
-                    proposal.check(self._runtime.vocab_size, budgets[i], self._trees and sessions[i].rule.TREES)
-                    proposals[i] = proposal
-                except Exception as error:
-                    self._warn(sessions[i], error)
+                proposals[i] = self._checked(sessions[i], proposal, budgets[i])
         return proposals
 
+    def _checked(self, session: Session, proposal: Proposal, budget: int) -> Proposal:
+        """The proposal; where it breaks the contract, what was recorded.
+
+        Whether a session drafts in later rounds may depend on what was drawn in this one, also on draws that the rule
+        discards: each round's output follows the target's distribution given all that came before it, because its
+        coins are its own (see Key)."""
+        record = session.record
+        if record.error is not None:
+            self._warn(session, record.error)
+        for found in (proposal, record.proposal()):
+            try:
+                found.check(self._runtime.vocab_size, budget, self._trees and session.rule.TREES)
+                if session.rule.NEEDS_LAWS:
+                    record.check(found)
+                return found
+            except Exception as error:
+                self._warn(session, error)
+        return Proposal()
+
     def _verify(self, session: Session, proposal: Proposal, logits: Tensor) -> Verdict | None:
-        """The rule's verdict. A law that cannot be had ends this session, and leaves the others alone."""
+        """The rule's verdict. A law that cannot be had ends this session there, and leaves the others alone."""
+        laws = TargetLaws(session, proposal, logits)
         try:
-            return session.rule.verify(
-                proposal, TargetLaws(session, proposal, logits), session.coins, len(session.tokens)
-            )
+            verdict = session.rule.verify(proposal, laws, session.coins, len(session.tokens))
         except Exception as error:
             session.finish, session.error = "error", error
             self.cache.keep(session.slot, len(session.tokens) - 1, [])
             return None
+        for depth, node in enumerate((-1, *verdict.path)):
+            if node + 1 in laws.errors:
+                session.error = laws.errors[node + 1]
+                return Verdict(verdict.path[:depth], verdict.token, "bonus")
+        return verdict
 
     def _settle(self, session: Session, proposal: Proposal, verdict: Verdict, logits: Tensor) -> None:
         """Commit what stands, bring the cache to it, and count it."""
         base = len(session.tokens)
-        tokens = [*(proposal.tokens[node] for node in verdict.path), verdict.token]
-        taken = self._commit(session, tokens, [logits[node + 1] for node in (-1, *verdict.path)])
+        tokens = [proposal.tokens[node] for node in verdict.path]
+        if session.error is None:  # otherwise there is no law to take it from
+            tokens.append(verdict.token)
+        taken = self._commit(session, tokens, [logits[node + 1] for node in (-1, *verdict.path)][: len(tokens)])
+        if session.error is not None:
+            if session.finish is None:
+                session.finish = "error"
+            else:  # it ended before
+                session.error = None
         # The last token taken is the next pending one; those before it stay cached behind the old one.
-        self.cache.keep(session.slot, base - 1, [0, *(node + 1 for node in verdict.path[: taken - 1])])
+        self.cache.keep(session.slot, base - 1, [0, *(node + 1 for node in verdict.path)][:taken])
         sources = proposal.origins or [session.drafter_name] * len(proposal)
         origins = [*(sources[node] for node in verdict.path), verdict.kind if len(proposal) else "plain"]
         session.origins += origins[:taken]

@@ -85,10 +85,11 @@ class Stream:
             return None
         with self._engine._lock:
             answer, session = self._answer, self._answer.session
-            if session.error is not None:
-                raise session.error
-            if not answer.ended:
-                return event_of(answer, None)
+            if session.error is not None or not answer.ended:
+                event = event_of(answer, None)
+                if event is None and session.error is not None:
+                    raise session.error
+                return event
             self.result = self._engine._finish(answer)
             return event_of(answer, self.result.finish_reason)
 

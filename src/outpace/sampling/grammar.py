@@ -113,10 +113,15 @@ class Grammars:
 
 class Grammar:
     """One request's state of a constraint: a matcher that stands at the end of ``_path``, and the masks met along it.
-    Prefixes are given without the prompt."""
+    Prefixes are given without the prompt.
 
-    def __init__(self, matcher: Any, ends: Sequence[int], ids: Callable[[bytes], Tensor]) -> None:
-        self._matcher, self._ids = matcher, ids
+    ``start``: a matcher at the beginning, which never moves. An error stays in a matcher for good, and on one prefix
+    it says nothing about others: the next question is answered by a new copy, led along its own prefix.
+    """
+
+    def __init__(self, start: Any, ends: Sequence[int], ids: Callable[[bytes], Tensor]) -> None:
+        self._start, self._ids = start, ids
+        self._matcher = start.deep_copy()
         self._ends = torch.tensor(ends)
         self._end_set = frozenset(ends)
         self._path: list[int] = []  # tokens that the matcher has consumed
@@ -162,7 +167,9 @@ class Grammar:
     def _check(self, goes_on: bool = True) -> None:
         if self._matcher.is_error() or not goes_on:
             reason = _reason(self._matcher) or "no token of the vocabulary goes on"
-            raise ConstraintError(f"constraint cannot be followed after {len(self._path)} tokens: {reason}")
+            length = len(self._path)
+            self._matcher, self._path, self._masks = self._start.deep_copy(), [], {}
+            raise ConstraintError(f"constraint cannot be followed after {length} tokens: {reason}")
 
 
 def _reason(matcher: Any) -> str:

@@ -1,0 +1,82 @@
+"""A round's draft of one session, recorded node by node while it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .errors import DrafterError
+from .types import Law, Proposal
+
+
+@dataclass
+class DraftRecord:
+    """The nodes that were drawn, and those chosen before a draw, in the order of their node numbers.
+
+    A drawn token must be tested at the node where it was drawn, whatever happens afterwards: a draft that is dropped
+    depending on what was drawn changes the output distribution of ``ratio`` and ``block``. So a draw is recorded when
+    it is made (:meth:`Session.draw`), what makes a node impossible is found before the draw (:meth:`check_room`), and
+    the loop submits the record where drafting fails.
+
+    ``budget``, ``vocab_size``: None where nobody limits them. ``merge``: a node that repeats a sibling's token becomes
+    one with it, for rules that need no draft distributions. ``origin``: the source of the nodes that come next, ""
+    for the drafter itself. ``error``: what ended this session's draft early; the drafter sets it, the loop reports it.
+    """
+
+    base: int = -1  # tokens before the round
+    budget: int | None = None
+    vocab_size: int | None = None
+    trees: bool = True
+    merge: bool = False
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    laws: list[Law | None] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    origin: str = ""
+    error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, token: int, parent: int, law: Law | None = None, origin: str = "") -> int:
+        """Record a node; returns its number. ``law``: what it was drawn from, None for a chosen token."""
+        if self.merge:
+            for node, other in enumerate(self.tokens):
+                if other == token and self.parents[node] == parent:
+                    return node
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.laws.append(law)
+        self.origins.append(origin or self.origin)
+        return len(self.tokens) - 1
+
+    def path(self, node: int) -> list[int]:
+        """Nodes from the root down to ``node``; empty for -1."""
+        return Proposal(self.tokens, self.parents).path(node)
+
+    def check_room(self, law: Law, parent: int) -> None:
+        """Raise DrafterError where a token drawn from ``law`` behind ``parent`` could not be submitted."""
+        if not -1 <= parent < len(self):
+            raise DrafterError(f"a token was to be drawn behind node {parent}, but {len(self)} nodes are recorded")
+        if self.budget is not None and len(self) >= self.budget:
+            raise DrafterError(f"more tokens were to be drawn than the budget of {self.budget}")
+        if not self.trees and parent != len(self) - 1:
+            raise DrafterError("a tree was to be drawn, but this runtime or acceptance rule takes chains only")
+        if self.vocab_size is not None and not 0 <= law.token(0) <= law.token(law.size - 1) < self.vocab_size:
+            raise DrafterError(f"a draft distribution holds tokens outside the vocabulary of {self.vocab_size}")
+
+    def check(self, proposal: Proposal) -> None:
+        """Raise DrafterError unless ``proposal`` begins with the recorded nodes and their draft distributions."""
+        count = len(self)
+        same = list(proposal.tokens[:count]) == self.tokens and list(proposal.parents[:count]) == self.parents
+        laws = proposal.draft_laws if proposal.draft_laws is not None else [None] * len(proposal)
+        if not same or any(mine is not law for mine, law in zip(self.laws, laws, strict=False)):
+            raise DrafterError(
+                "a proposal must begin with the nodes that were drawn, in order and with the distributions that they "
+                "were drawn from; nodes chosen before a draw are recorded with session.record.add"
+            )
+
+    def proposal(self) -> Proposal:
+        """All that is recorded."""
+        drawn = any(law is not None for law in self.laws)
+        origins = self.origins if all(self.origins) else None
+        return Proposal(self.tokens, self.parents, self.laws if drawn else None, origins)
