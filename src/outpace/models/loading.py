@@ -38,7 +38,8 @@ logger = logging.getLogger("outpace")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run. ``nbytes`` counts the bytes of its weights in memory, ``weights`` says what they are."""
+    """A model ready to run. ``weights`` says what its weights are, ``nbytes`` how many bytes a pass reads of
+    them: all in memory but for an embedding that is not the output matrix, too."""
 
     runtime: Runtime
     tokenizer: Tokenizer
