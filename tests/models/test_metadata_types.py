@@ -185,7 +185,7 @@ ENTRY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(header=st.dictionaries(st.sampled_from("abc"), ENTRY | ANYTHING, max_size=3) | ANYTHING)
 def test_any_safetensors_header(tmp_path, header):
     """What loads is disjoint, in the file and of its shape; everything else is refused with the file's name."""

@@ -98,7 +98,8 @@ class _Cursor:
         return start
 
     def scalar(self, code: str, what: str) -> Any:
-        return struct.unpack_from("<" + code, self.view, self.take(struct.calcsize("<" + code), what))[0]
+        start = self.take(struct.calcsize("<" + code), what)  # which may replace the view
+        return struct.unpack_from("<" + code, self.view, start)[0]
 
     def string(self, what: str) -> str:
         size = self.scalar("Q", what)
@@ -118,7 +119,8 @@ class _Cursor:
             raise ModelError(f"{self.path}: {what} claims {count} items, more than the file has bytes")
         if inner in _SCALARS:
             layout = struct.Struct(f"<{count}{_SCALARS[inner]}")
-            return list(layout.unpack_from(self.view, self.take(layout.size, what)))
+            start = self.take(layout.size, what)
+            return list(layout.unpack_from(self.view, start))
         return [self.value(inner, what, depth + 1) for _ in range(count)]
 
 
