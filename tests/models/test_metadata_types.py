@@ -25,7 +25,7 @@ from outpace.models.typed import _CHECKS
 
 WHOLE = (Kind.UINT8, Kind.INT8, Kind.UINT16, Kind.INT16, Kind.UINT32, Kind.INT32, Kind.UINT64, Kind.INT64)
 # One value of every GGUF type, arrays of each, an empty one and nested ones.
-SCALARS = {kind: 3 for kind in WHOLE} | {Kind.FLOAT32: 0.5, Kind.FLOAT64: 0.5, Kind.BOOL: True, Kind.STRING: "three"}
+SCALARS = dict.fromkeys(WHOLE, 3) | {Kind.FLOAT32: 0.5, Kind.FLOAT64: 0.5, Kind.BOOL: True, Kind.STRING: "three"}
 VALUES = {
     **{kind.name: GGUFValue(value, kind) for kind, value in SCALARS.items()},
     **{f"{kind.name}s": GGUFValue([value] * 2, Kind.ARRAY, kind) for kind, value in SCALARS.items()},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.fork import ProcessLock
 from .linear import ACTIVATIONS, PackedMatrix
 from .native import Library, Matrix
 
@@ -126,7 +126,7 @@ class DecoderPass:
         _declare(library.functions)
         self._library, self._weights, self._threads = library.functions, weights, threads
         self._float_activations = float_activations
-        self._lock = threading.Lock()
+        self._lock = ProcessLock("a model's runtime")
         self.seconds = 0.0
         self._scratch, self._scratch_rows = torch.empty(0, dtype=torch.uint8), 0
         self._vectors: list[Tensor] = []  # keeps alive what the structures point at

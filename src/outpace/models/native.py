@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from ..core.cache import KVCache
 from ..core.errors import CacheError, ModelError, ParameterError
+from ..core.threads import default_threads
 from ..core.types import Capabilities, Chunk, Forward
 from ..kernels.linear import ROUNDED_KINDS, PackedMatrix, dequantize, first_rows, pack, pack_float
 from ..kernels.native import Library, missing_notice, open_library
@@ -66,7 +66,7 @@ class NativeRuntime:
         if activations not in ("int8", "float"):
             raise ParameterError(f"activations must be int8 or float, not {activations!r}")
         if threads is None:
-            threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            threads = default_threads().count
         if threads < 1:
             raise ParameterError(f"threads must be at least 1, not {threads}")
         library = library or open_library()
