@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.tiny_models import byte_level_tokenizer, tiny_config, tiny_weights, write_gguf
 
 from outpace.core.errors import ModelError
+from outpace.models import gguf_file
 from outpace.models.checkpoint import open_checkpoint
 from outpace.models.gguf_file import read_gguf
 
@@ -39,6 +40,14 @@ def test_same_as_the_package_reader(tmp_path, tokenizer, model):
         assert mine.kind == tensor.tensor_type.name
         assert mine.raw().tobytes() == tensor.data.tobytes()
         assert np.array_equal(mine.load().numpy(), gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+
+
+@pytest.mark.parametrize("ahead", [1, 7, 64])
+def test_headers_longer_than_what_is_read_at_once(tmp_path, tokenizer, model, monkeypatch, ahead):
+    path = write_gguf(tmp_path / "m.gguf", *model, tokenizer)
+    whole = read_gguf(path)
+    monkeypatch.setattr(gguf_file, "_READ_AHEAD", ahead)
+    assert read_gguf(path) == whole
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])

@@ -53,20 +53,25 @@ def _add_names(parser: argparse.ArgumentParser, default: str, title: str) -> arg
     )
     group.add_argument("--draft-weights", choices=WEIGHTS, default="auto", help="the draft's (auto: q4_0 if it is big)")
     group.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
-    group.add_argument("--threads", type=int, metavar="N", help="threads to compute with (all cores)")
+    group.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads to compute with (one a physical core, as far as the CPU quota allows)",
+    )
     return group
 
 
 def set_threads(threads: int | None) -> None:
-    """Let torch compute with that many threads; None leaves it as it is. Raises ParameterError below 1."""
+    """Let torch compute with that many threads; None: with as many as the kernels. Raises ParameterError below 1."""
     import torch
 
     from ..core.errors import ParameterError
+    from ..core.threads import default_threads
 
-    if threads is not None:
-        if threads < 1:
-            raise ParameterError(f"--threads must be at least 1, not {threads}")
-        torch.set_num_threads(threads)
+    if threads is not None and threads < 1:
+        raise ParameterError(f"--threads must be at least 1, not {threads}")
+    torch.set_num_threads(default_threads().count if threads is None else threads)
 
 
 def catalogue_draft(target: str) -> str | None:

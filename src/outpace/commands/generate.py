@@ -88,9 +88,12 @@ def _generate(engine: Engine, prompt: Prompt, params: SamplingParams, args: argp
         if not args.quiet:
             print(summary(result, params.temperature > 0), file=sys.stderr)
         if args.explain:
+            from ..core.threads import ThreadChoice, default_threads
             from ..engine.explain import explain
 
-            print("\n".join(explain(result.report, result.origins)), file=sys.stderr)
+            threads = ThreadChoice(args.threads, "--threads") if args.threads else default_threads()
+            lines = [*explain(result.report, result.origins), f"Computed with {threads}."]
+            print("\n".join(lines), file=sys.stderr)
     return 130 if result.finish_reason == "cancelled" else 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,10 +123,11 @@ def _threads(args: argparse.Namespace) -> int | None:
     """The fastest number of threads of those to try; None where it makes no difference."""
     from ..bench import tuning
     from ..core.errors import ParameterError
+    from ..core.threads import default_threads
     from ..kernels.native import open_library
     from ..models.catalogue import resolve
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = default_threads().count
     try:
         counts = [int(n) for n in args.threads.split(",")] if args.threads else sorted({cores, max(1, cores // 2)})
     except ValueError:

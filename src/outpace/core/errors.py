@@ -37,6 +37,10 @@ class NumericsError(OutpaceError):
     """A model produced NaN or infinite logits."""
 
 
+class ForkError(OutpaceError):
+    """A forked child cannot use what its parent had at work; the message says what to do instead."""
+
+
 class ConstraintError(OutpaceError):
     """A constraint became too complex to follow in the middle of an answer."""
 

@@ -17,10 +17,12 @@ from statistics import median
 from time import perf_counter
 
 import platformdirs
+import torch
 
 from .. import __version__
 from ..core.cache import KVCache
 from ..core.protocols import Runtime
+from ..core.threads import default_threads
 from ..core.types import Chunk
 from ..models.loading import LoadedModel
 
@@ -201,7 +203,7 @@ def identify(model: LoadedModel) -> dict[str, object]:
         "weights": model.weights,
         "backend": model.backend,
         "kernels": getattr(runtime, "variant", ""),
-        "threads": getattr(runtime, "threads", 0),
+        "threads": getattr(runtime, "threads", None) or torch.get_num_threads(),
         "dtype": str(runtime.capabilities().dtype),
         "context": runtime.context,
         "machine": machine(),
@@ -220,6 +222,5 @@ def cpu_name() -> str:
 
 
 def machine() -> str:
-    """The processor and how many cores this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{cpu_name()}, {cores} cores"
+    """The processor, and how many threads this process computes with where nobody names a number."""
+    return f"{cpu_name()}, {default_threads()}"

@@ -6,7 +6,6 @@ import functools
 import itertools
 import secrets
 import statistics
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..core.errors import ContextError, ParameterError
+from ..core.fork import ProcessLock
 from ..core.protocols import Controller, Drafter, Rule, Session
 from ..core.types import Chunk, SamplingParams
 from ..kernels.sampling import Sampler
@@ -75,7 +75,7 @@ class Engine:
         self._waiting: deque[Answer] = deque()
         self._running: dict[int, Answer] = {}
         self._ids = itertools.count()
-        self._lock = threading.RLock()
+        self._lock = ProcessLock("the engine", self._busy)
         self._row_seconds: dict[int, float] = {}
         self._held = 0
 
@@ -135,6 +135,10 @@ class Engine:
         Raises ParameterError, ContextError, TemplateError.
         """
         return self._submit(self._session(prompt, params, gamma, drafter, accept, prediction, tenant, sample))
+
+    def _busy(self) -> bool:
+        """Whether somebody still reads an answer."""
+        return any(not answer.cancelled for answer in (*self._running.values(), *self._waiting))
 
     def _submit(self, answer: Answer) -> Stream:
         if answer.session.finish is None:
@@ -243,6 +247,7 @@ class Engine:
         tenant: str = "",
         sample: int = 0,
     ) -> Answer:
+        self._lock.check()
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
             raise ParameterError(f"params must be a SamplingParams, not {type(params).__name__}")

@@ -6,6 +6,7 @@ the libraries of a checkout in place.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -15,6 +16,7 @@ import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 COMMON = ("-std=gnu11", "-O3", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra")
@@ -28,6 +30,16 @@ X86 = {
 def library_name(variant: str) -> str:
     """The file name of a variant's library, beside this file."""
     return f"_kernels_{variant}.so"
+
+
+@cache
+def sources_digest() -> int:
+    """64 bits that tell the C sources beside this file from any others: structs, signatures and packed layouts are
+    theirs, so Python uses a library of these sources only."""
+    digest = hashlib.sha256()
+    for source in sorted((Path(__file__).parent / "csrc").iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return int.from_bytes(digest.digest()[:8], "little")
 
 
 def variants() -> dict[str, tuple[str, ...]]:
@@ -59,7 +71,8 @@ def build(out: Path, only: Sequence[str] = (), extra: Sequence[str] = (), jobs: 
     made = []
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
         openmp = ["-fopenmp"] if _compiles([*command, "-fopenmp"], Path(scratch)) else []
-        called = {name: [*command, *COMMON, *openmp, *flags, *extra] for name, flags in chosen.items()}
+        told = f"-DOP_SOURCES={sources_digest()}ull"
+        called = {name: [*command, *COMMON, told, *openmp, *flags, *extra] for name, flags in chosen.items()}
         objects = {name: [f"{scratch}/{name}_{source.stem}.o" for source in sources] for name in chosen}
         tasks = {
             name: [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from types import MappingProxyType
 import torch  # noqa: F401  (first: its OpenMP runtime is then the one our libraries find, and both share one pool)
 
 from ..core.errors import ParameterError
-from .build import library_name
+from .build import library_name, sources_digest
 
 VARIANTS = MappingProxyType({"plain": 0, "avx2": 1, "avx512": 2})  # op_cpu_supports' numbers, worst to best
 
@@ -31,17 +31,17 @@ class Library:
 
 
 def available() -> tuple[str, ...]:
-    """The variants that are built and that this CPU runs, best first; empty without built kernels."""
+    """The variants that are built from this package's sources and that this CPU runs, best first; empty without."""
     plain = _open("plain")
     if plain is None:
         return ()
     return tuple(
-        name for name, number in [*VARIANTS.items()][::-1] if plain.op_cpu_supports(number) and _path(name).exists()
+        name for name, number in [*VARIANTS.items()][::-1] if plain.op_cpu_supports(number) and _open(name) is not None
     )
 
 
 def open_library(variant: str | None = None) -> Library | None:
-    """Opens a variant, or the best one; None when the kernels are not built (``missing_notice`` says what that means).
+    """Opens a variant, or the best one; None when none can be used (``missing_notice`` says why).
 
     Raises ParameterError when ``variant`` is unknown, not built, or not for this CPU.
     """
@@ -55,17 +55,16 @@ def open_library(variant: str | None = None) -> Library | None:
     functions = _open(variant)
     if functions is None:
         return None
-    try:
-        return Library(_declare(functions), variant)
-    except AttributeError as missing:
-        raise ParameterError(f"the built kernels are older than the package ({missing}): reinstall outpace") from None
+    return Library(_declare(functions), variant)
 
 
 def missing_notice() -> str:
-    """What to tell a user whose installation has no kernels."""
+    """What to tell a user whose installation has no kernels that can be used."""
+    found = _try_open("plain")
+    why = found if isinstance(found, str) else "no C kernels can be used"
     return (
-        "outpace: the C kernels are not built, so the slower torch path runs. "
-        "Install a C compiler with OpenMP (gcc or clang) and reinstall outpace."
+        f"outpace: {why}, so the slower torch path runs. "
+        "With a C compiler and OpenMP (gcc or clang), `python -m outpace.kernels.build` builds the kernels."
     )
 
 
@@ -74,8 +73,25 @@ def _path(variant: str) -> Path:
 
 
 def _open(variant: str) -> ctypes.CDLL | None:
+    found = _try_open(variant)
+    return None if isinstance(found, str) else found
+
+
+def _try_open(variant: str) -> ctypes.CDLL | str:
+    """The library of a variant, or why it cannot be used."""
     path = _path(variant)
-    return ctypes.CDLL(str(path)) if path.exists() else None
+    if not path.exists():
+        return "the C kernels are not built"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:  # for instance where libgomp is missing
+        return f"the C kernels cannot be opened ({error})"
+    made_of = getattr(library, "op_sources", None)  # a library that is older than this question has no answer
+    if made_of is not None:
+        made_of.restype = c_uint64
+    if made_of is None or made_of() != sources_digest():
+        return "the C kernels were built from other sources than this package's"
+    return library
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.fork import ProcessLock
 from .linear import ACTIVATIONS, PackedMatrix
 from .native import Library, Matrix
 
@@ -32,9 +32,7 @@ class _Model(Structure):
         ("cache_bf16", c_int32),
         ("cosine", c_void_p),
         ("sine", c_void_p),
-        ("embedding_kind", c_int32),
-        ("embedding_row_bytes", c_int64),
-        ("embedding", c_void_p),
+        ("embedding", Matrix),
         ("layer", POINTER(_Layer)),
         ("final_norm", c_void_p),
         ("head", Matrix),
@@ -81,11 +79,10 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class DecoderWeights:
-    """All a pass reads. ``embedding`` is uint8 [vocab_rows, bytes per row] in the encoding ``embedding_kind``."""
+    """All a pass reads. ``embedding`` has a row for every token id; it may be the ``head``, too."""
 
     layers: Sequence[LayerWeights]
-    embedding: np.ndarray
-    embedding_kind: int
+    embedding: PackedMatrix
     final_norm: Tensor  # [hidden]
     head: PackedMatrix
     head_ids: Tensor | None  # int32 [head.rows], ascending: the token ids that the head scores; None: all
@@ -129,7 +126,7 @@ class DecoderPass:
         _declare(library.functions)
         self._library, self._weights, self._threads = library.functions, weights, threads
         self._float_activations = float_activations
-        self._lock = threading.Lock()
+        self._lock = ProcessLock("a model's runtime")
         self.seconds = 0.0
         self._scratch, self._scratch_rows = torch.empty(0, dtype=torch.uint8), 0
         self._vectors: list[Tensor] = []  # keeps alive what the structures point at
@@ -146,9 +143,7 @@ class DecoderPass:
             cache_bf16=cache_dtype == torch.bfloat16,
             cosine=self._pointer(weights.cosine),
             sine=self._pointer(weights.sine),
-            embedding_kind=weights.embedding_kind,
-            embedding_row_bytes=weights.embedding.strides[0],
-            embedding=weights.embedding.ctypes.data,
+            embedding=self._matrix(weights.embedding),
             layer=self._layers,
             final_norm=self._pointer(weights.final_norm),
             head=self._matrix(weights.head),

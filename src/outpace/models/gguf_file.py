@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import gguf
 import numpy as np
 
 from ..core.errors import ModelError
+from .model_file import FileRows, ModelFile
 from .tensors import StoredTensor, block_layout
+from .typed import BOOL, INT, INTS, NUMBER, NUMBERS, TEXT, TEXTS, check_types
 
 # GGUF's architecture -> (Hugging Face's model_type, whether rotary pairs of q and k are stored side by side).
 # An architecture that is missing here is refused: guessing the rotary order gives fluent nonsense.
@@ -43,8 +46,29 @@ _BLOCK = {
     "ffn_down": "mlp.down_proj",
 }
 _ROPE_FREQS = "rope_freqs.weight"
+# The types of the metadata that is read: below the architecture's name, and elsewhere.
+_COUNT = (INT, INTS)  # some files give one number a layer
+_ARCHITECTURE_KEYS = {
+    **dict.fromkeys(("block_count", "context_length", "embedding_length", "feed_forward_length"), _COUNT),
+    **dict.fromkeys(("attention.head_count", "attention.head_count_kv", "attention.key_length"), _COUNT),
+    **dict.fromkeys(("rope.dimension_count", "attention.sliding_window"), _COUNT),
+    **dict.fromkeys(("attention.layer_norm_rms_epsilon", "rope.freq_base"), (NUMBER,)),
+    **dict.fromkeys(("rope.scaling.factor", "rope.scale_linear"), (NUMBER,)),
+    "rope.scaling.original_context_length": (INT,),
+    "rope.scaling.type": (TEXT,),
+}
+_OTHER_KEYS = {
+    **dict.fromkeys(("general.architecture", "tokenizer.chat_template"), (TEXT,)),
+    **dict.fromkeys(("tokenizer.ggml.model", "tokenizer.ggml.pre"), (TEXT,)),
+    **dict.fromkeys(("tokenizer.ggml.tokens", "tokenizer.ggml.merges"), (TEXTS,)),
+    "tokenizer.ggml.token_type": (INTS,),
+    "tokenizer.ggml.scores": (NUMBERS,),
+    **dict.fromkeys((f"tokenizer.ggml.{name}_token_id" for name in ("bos", "eos", "eot", "eom")), (INT,)),
+    **dict.fromkeys((f"tokenizer.ggml.add_{name}" for name in ("bos_token", "eos_token", "space_prefix")), (BOOL,)),
+}
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
+_READ_AHEAD = 1 << 22  # bytes; most headers are read at once
 
 
 @dataclass(frozen=True)
@@ -59,18 +83,23 @@ class GgufFile:
 class _Cursor:
     """Reads little-endian values and never past the end of the file."""
 
-    def __init__(self, path: Path, data: np.ndarray) -> None:
-        self.path, self.view, self.at = path, data.data, 0
+    def __init__(self, file: ModelFile) -> None:
+        self.path, self.file, self.at = file.path, file, 0
+        self.view = memoryview(b"")  # the file's beginning, as far as it has been read
 
     def take(self, size: int, what: str) -> int:
         start = self.at
-        if size > len(self.view) - start:
+        if size > self.file.size - start:
             raise ModelError(f"{self.path}: the file ends inside {what}; it is truncated, fetch it again")
         self.at = start + size
+        if self.at > len(self.view):
+            more = min(max(self.at - len(self.view), _READ_AHEAD), self.file.size - len(self.view))
+            self.view = memoryview(bytes(self.view) + self.file.read(len(self.view), more).tobytes())
         return start
 
     def scalar(self, code: str, what: str) -> Any:
-        return struct.unpack_from("<" + code, self.view, self.take(struct.calcsize("<" + code), what))[0]
+        start = self.take(struct.calcsize("<" + code), what)  # which may replace the view
+        return struct.unpack_from("<" + code, self.view, start)[0]
 
     def string(self, what: str) -> str:
         size = self.scalar("Q", what)
@@ -86,27 +115,29 @@ class _Cursor:
         if kind != _ARRAY or depth > 2:
             raise ModelError(f"{self.path}: {what} has unknown value type {kind}; the file is damaged")
         inner, count = self.scalar("I", what), self.scalar("Q", what)
-        if count > len(self.view):
+        if count > self.file.size:
             raise ModelError(f"{self.path}: {what} claims {count} items, more than the file has bytes")
         if inner in _SCALARS:
             layout = struct.Struct(f"<{count}{_SCALARS[inner]}")
-            return list(layout.unpack_from(self.view, self.take(layout.size, what)))
+            start = self.take(layout.size, what)
+            return list(layout.unpack_from(self.view, start))
         return [self.value(inner, what, depth + 1) for _ in range(count)]
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read the header of ``path`` and map its tensors.
+    """Read the header of ``path`` and place its tensors.
 
     Raises ModelError naming the file (and the tensor or key) for a wrong magic number, an unsupported version,
-    impossible alignment, unknown tensor types, and tensors that reach beyond the end of the file.
+    impossible alignment, metadata of a wrong type, unknown tensor types, and tensors that overlap or reach beyond the
+    end of the file.
     """
-    if path.stat().st_size < 24:
-        raise ModelError(f"{path}: {path.stat().st_size} bytes are too few for a GGUF file; fetch it again")
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    cursor = _Cursor(path, data)
-    if bytes(data[:4]) != b"GGUF":
-        raise ModelError(f"{path}: not a GGUF file (it begins with {bytes(data[:4])!r} instead of b'GGUF')")
-    cursor.at = 4
+    file = ModelFile.at(path)
+    if file.size < 24:
+        raise ModelError(f"{path}: {file.size} bytes are too few for a GGUF file; fetch it again")
+    cursor = _Cursor(file)
+    cursor.take(4, "the magic number")
+    if (magic := bytes(cursor.view[:4])) != b"GGUF":
+        raise ModelError(f"{path}: not a GGUF file (it begins with {magic!r} instead of b'GGUF')")
     version = cursor.scalar("I", "the version")
     if version not in (2, 3):
         raise ModelError(f"{path}: GGUF version {version} is not supported (2 and 3, little-endian, are)")
@@ -137,18 +168,25 @@ def read_gguf(path: Path) -> GgufFile:
         infos.append((name, tuple(reversed(sizes)), cursor.scalar("I", what), cursor.scalar("Q", what)))
     start = -(-cursor.at // alignment) * alignment
     tensors: dict[str, StoredTensor] = {}
+    places = []
     for name, shape, type_id, offset in infos:
         if name in tensors:
             raise ModelError(f"{path}: tensor {name!r} appears twice")
         if offset % alignment:
             raise ModelError(f"{path}: tensor {name!r} starts at {offset}, which alignment {alignment} does not divide")
-        tensors[name] = _map_tensor(path, data, name, shape, type_id, start + offset)
+        tensors[name] = _tensor(file, name, shape, type_id, start + offset)
+        places.append((start + offset, start + offset + tensors[name].data.nbytes, name))
+    places.sort()
+    for (_, end, before), (begin, _, name) in pairwise(places):
+        if begin < end:  # one of them would silently hold the other's values
+            raise ModelError(f"{path}: tensors {before!r} and {name!r} overlap at byte {begin}; the file is damaged")
+    below = {f"{metadata.get('general.architecture')}.{key}": kinds for key, kinds in _ARCHITECTURE_KEYS.items()}
+    check_types(metadata, _OTHER_KEYS | below, path)
     return GgufFile(path, metadata, tensors)
 
 
-def _map_tensor(
-    path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], type_id: int, start: int
-) -> StoredTensor:
+def _tensor(file: ModelFile, name: str, shape: tuple[int, ...], type_id: int, start: int) -> StoredTensor:
+    path = file.path
     try:
         kind = gguf.GGMLQuantizationType(type_id).name
     except ValueError:
@@ -164,12 +202,12 @@ def _map_tensor(
         rows *= count
     row_bytes = shape[-1] // values * size
     end = start + rows * row_bytes
-    if end > len(data):
+    if end > file.size:
         raise ModelError(
-            f"{path}: tensor {name!r} ends at byte {end} but the file has only {len(data)}; "
+            f"{path}: tensor {name!r} ends at byte {end} but the file has only {file.size}; "
             "it is truncated, fetch it again"
         )
-    return StoredTensor(name, name, path, shape, kind, data[start:end].reshape(rows, row_bytes))
+    return StoredTensor(name, name, path, shape, kind, FileRows(file, start, (rows, row_bytes)))
 
 
 def hf_name(stored: str) -> str:
@@ -225,6 +263,8 @@ def hf_config(file: GgufFile) -> dict[str, Any]:
             if len(set(value)) != 1:
                 raise ModelError(f"{file.path}: {arch}.{key} differs between layers, which is not supported")
             value = value[0]
+        if isinstance(value, int) and value < 0:
+            raise ModelError(f"{file.path}: metadata key {arch}.{key} is {value}, below zero")
         return _decimal(value) if isinstance(value, float) else value
 
     def need(key: str) -> int:

@@ -78,9 +78,9 @@ def build_tokenizer(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list) or not tokens:
         raise ModelError(f"{path}: metadata key tokenizer.ggml.tokens is missing or empty")
-    types = metadata.get("tokenizer.ggml.token_type") or [NORMAL] * len(tokens)
+    types = metadata.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
     if len(types) != len(tokens):
-        raise ModelError(f"{path}: {len(tokens)} tokens but {len(types)} token types")
+        raise ModelError(f"{path}: {len(tokens)} tokens but {len(types)} token types in tokenizer.ggml.token_type")
     size = len(tokens)
     while size and types[size - 1] == UNUSED:
         size -= 1
@@ -146,8 +146,10 @@ def _metaspace_bpe(
     """SentencePiece joins the neighbours whose joint piece scores highest. As BPE: a piece of rank r gives a
     merge of rank r for every way to cut it in two pieces of the vocabulary."""
     scores = metadata.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) < max(vocab.values()) + 1:
-        raise ModelError(f"{path}: metadata key tokenizer.ggml.scores is missing or too short")
+    if scores is None:
+        raise ModelError(f"{path}: metadata key tokenizer.ggml.scores is missing")
+    if len(scores) != len(types):
+        raise ModelError(f"{path}: {len(types)} tokens but tokenizer.ggml.scores has {len(scores)}")
     mergeable = {token: index for token, index in vocab.items() if types[index] in (NORMAL, USER_DEFINED, UNUSED)}
     merges = []
     for token in sorted(mergeable, key=lambda t: (-scores[mergeable[t]], mergeable[t])):

@@ -16,7 +16,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..core.errors import ModelError, ParameterError
+from ..core.fork import check_process
 from ..core.protocols import Runtime
+from ..core.threads import default_threads
 from ..kernels.native import missing_notice, open_library
 from .checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from .config import DecoderConfig
@@ -38,7 +40,8 @@ logger = logging.getLogger("outpace")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to run. ``nbytes`` counts the bytes of its weights in memory, ``weights`` says what they are."""
+    """A model ready to run. ``weights`` says what its weights are, ``nbytes`` how many bytes a pass reads of
+    them: all in memory but for an embedding that is not the output matrix, too."""
 
     runtime: Runtime
     tokenizer: Tokenizer
@@ -66,7 +69,8 @@ def load_model(
     ``weights``: "file" runs every matrix in the file's own encoding, "q8", "q4", "bf16" and "f32" round it at
     load; "auto" is "file" for a GGUF file, and otherwise bf16 from 200 million parameters on, else f32.
     ``backend``: "native" (the C kernels), "torch" (bf16 and f32 only), or "auto": native where it is built.
-    ``threads``: of the native kernels, all cores when None. ``context`` lowers the model's own context length.
+    ``threads``: of the native kernels; None: as many as
+    :func:`outpace.core.threads.default_threads` says, and torch is kept from using more. ``context`` lowers the model's own context length.
     ``head_rows``: token ids that a draft's output head keeps (native only; all others get no probability).
 
     Raises ModelError naming file and tensor, ParameterError for an impossible argument. Shows progress on
@@ -77,6 +81,7 @@ def load_model(
 
 def _open(path: str | Path, weights: str, backend: str) -> Checkpoint:
     """The files at ``path``, once the arguments are known to make sense."""
+    check_process()
     _one_of("weights", weights, WEIGHTS)
     _one_of("backend", backend, BACKENDS)
     return open_checkpoint(path)
@@ -96,6 +101,8 @@ def _load(
 ) -> LoadedModel:
     config = checked_config(checkpoint, context)
     parameters = _parameters(checkpoint)
+    if threads is None:  # torch knows no quotas, and its threads would hinder each other
+        torch.set_num_threads(min(torch.get_num_threads(), default_threads().count))
     native = backend != "torch" and open_library() is not None
     if backend == "native" and not native:
         raise ParameterError(missing_notice())

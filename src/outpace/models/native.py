@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import mmap
-import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -16,8 +14,9 @@ from tqdm import tqdm
 
 from ..core.cache import KVCache
 from ..core.errors import CacheError, ModelError, ParameterError
+from ..core.threads import default_threads
 from ..core.types import Capabilities, Chunk, Forward
-from ..kernels.linear import KINDS, ROUNDED_KINDS, PackedMatrix, dequantize, first_rows, pack, pack_float
+from ..kernels.linear import ROUNDED_KINDS, PackedMatrix, dequantize, first_rows, pack, pack_float
 from ..kernels.native import Library, missing_notice, open_library
 from ..kernels.passes import DecoderPass, DecoderWeights, LayerWeights, SlotRows, rotary_tables
 from .checkpoint import Checkpoint
@@ -67,7 +66,7 @@ class NativeRuntime:
         if activations not in ("int8", "float"):
             raise ParameterError(f"activations must be int8 or float, not {activations!r}")
         if threads is None:
-            threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            threads = default_threads().count
         if threads < 1:
             raise ParameterError(f"threads must be at least 1, not {threads}")
         library = library or open_library()
@@ -170,7 +169,7 @@ def _checked_rows(head_rows: Tensor | None, vocab_size: int) -> Tensor | None:
 
 
 class _Loader:
-    """Packs a checkpoint's matrices one after the other, and lets go of the file's pages behind itself."""
+    """Packs a checkpoint's matrices one after the other. ``nbytes``: what a pass reads of them."""
 
     def __init__(self, library: Library, checkpoint: Checkpoint, kind: str | None, threads: int) -> None:
         self._library, self._kind, self._threads = library, kind, threads
@@ -185,17 +184,13 @@ class _Loader:
         with tqdm(total=total, desc="packing weights", unit="B", unit_scale=True, leave=False, disable=quiet) as bar:
             layers = [self._layer(config, number, bar) for number in range(config.layers)]
             head = self._head(output_name, config.vocab_size, head_rows)
-        stored = self._tensors[embedding_name]
-        if stored.kind not in KINDS:
-            raise ModelError(f"{self._source}: tensor {stored.stored_name!r} is {stored.kind}, which has no kernel")
-        embedding = np.ascontiguousarray(stored.raw())
-        self._require_finite(stored, embedding)
-        _release(embedding)
+            stored = self._tensors[embedding_name]
+            shared = embedding_name == output_name and head_rows is None and head.kind == stored.kind
+            embedding = head if shared else self._embedding(stored, config.vocab_size)
         cosine, sine = rotary_tables(config.inv_freq, config.context)
         return DecoderWeights(
             layers=layers,
             embedding=embedding,
-            embedding_kind=KINDS[stored.kind],
             final_norm=self._vector("model.norm.weight"),
             head=head,
             head_ids=None if head_rows is None else head_rows.to(torch.int32),
@@ -229,10 +224,17 @@ class _Loader:
         self.nbytes += vector.nbytes
         return vector
 
+    def _embedding(self, stored: StoredTensor, vocab_size: int) -> PackedMatrix:
+        """In the file's own encoding, whatever the other matrices are rounded to: a pass reads one row a token."""
+        raw = stored.raw(vocab_size)
+        self._require_finite(stored, raw)
+        name = f"{self._source}: tensor {stored.stored_name!r}"
+        return pack(self._library, raw, stored.kind, stored.shape[1], threads=self._threads, name=name)
+
     def _head(self, name: str, vocab_size: int, kept: Tensor | None) -> PackedMatrix:
         """Only the rows of real tokens, or those kept: padding never gets a logit."""
         stored = self._tensors[name]
-        raw = stored.raw()[:vocab_size] if kept is None else stored.raw()[kept.numpy()]
+        raw = stored.raw(vocab_size) if kept is None else stored.raw()[kept.numpy()]
         return self._matrix(stored, raw)
 
     def _matrix(self, stored: StoredTensor, raw: np.ndarray) -> PackedMatrix:
@@ -247,7 +249,6 @@ class _Loader:
             packed = pack(self._library, raw, stored.kind, columns, threads=self._threads, name=name)
         else:
             packed = pack_float(self._library, self._decoded(stored, raw), kind, threads=self._threads, name=name)
-        _release(raw)
         self.nbytes += packed.nbytes
         return packed
 
@@ -275,17 +276,3 @@ class _Loader:
             raise ModelError(
                 f"{self._source}: tensor {stored.stored_name!r} holds NaN or infinite values; the file is damaged"
             )
-
-
-def _release(raw: np.ndarray) -> None:
-    """Drop the pages of a memory-mapped array from this process: they stay in the file, and come back when read."""
-    owner: object = raw
-    while isinstance(owner, (np.ndarray, memoryview)):
-        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
-    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    start = raw.ctypes.data - np.frombuffer(owner, dtype=np.uint8).ctypes.data
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (start + raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
-    if length > 0:
-        owner.madvise(mmap.MADV_DONTNEED, first, length)

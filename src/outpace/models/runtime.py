@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.cache import KVCache
+from ..core.fork import check_process
 from ..core.types import Capabilities, Chunk, Forward
 from .chunks import check_chunks, check_features
 from .decoder import Decoder, Span
@@ -51,6 +52,7 @@ class TorchRuntime:
         block N. Everything is checked before anything is written: ParameterError for a token id, parent or
         feature that does not exist, ContextError beyond the model's context, CacheError without room.
         """
+        check_process()
         check_features(want, self._features)
         depths = check_chunks(chunks, cache, self.vocab_size, self.context)
         if not chunks:

@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import json
 import math
-import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tokenizers
 
 from ..core.errors import ModelError
-from .tensors import StoredTensor, block_layout
+from .model_file import FileRows, ModelFile
+from .tensors import FLOATS, StoredTensor
 from .tokenizer import Tokenizer
+from .typed import BOOL, INT, INTS, LIST, NUMBER, OBJECT, TEXT, check_types, is_list
 
 _INDEX = "model.safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# The types of what is read from the directory's JSON files.
+_END = {"eos_token_id": (INT, INTS)}
+_CONFIG = {
+    "model_type": (TEXT,),
+    "hidden_act": (TEXT,),
+    **dict.fromkeys(("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size", "head_dim"), (INT,)),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "max_position_embeddings"), (INT,)),
+    "bos_token_id": (INT,),
+    **dict.fromkeys(("rms_norm_eps", "rope_theta", "partial_rotary_factor"), (NUMBER,)),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), (OBJECT,)),
+    **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), (BOOL,)),
+    **_END,
+}
+_ROPE = {
+    **dict.fromkeys(("rope_type", "type"), (TEXT,)),
+    **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor"), (NUMBER,)),
+    "original_max_position_embeddings": (NUMBER,),
+}
+_TOKENIZER = {
+    **dict.fromkeys(("bos_token", "eos_token"), (TEXT, OBJECT)),
+    **dict.fromkeys(("add_bos_token", "add_eos_token"), (BOOL,)),
+    "added_tokens_decoder": (OBJECT,),
+    "chat_template": (TEXT, LIST),
+}
 _LONGEST_HEADER = 100_000_000  # bytes, the format's own limit
 
 
@@ -39,40 +63,45 @@ def read_directory(path: Path) -> ModelDirectory:
     Raises ModelError naming the missing or broken file: no config.json, no weights, pickled weights only, shards
     that the index names and the directory lacks, tensors that the index places in a file without them.
     """
-    config = read_json(path / "config.json")
+    config = read_json(path / "config.json", _CONFIG)
     if config is None:
         raise ModelError(f"{path}: config.json is missing; give the directory of a Hugging Face model, or a .gguf file")
-    tokenizer_config = read_json(path / "tokenizer_config.json") or {}
+    for key in ("rope_scaling", "rope_parameters"):
+        check_types(config.get(key) or {}, _ROPE, f"{path / 'config.json'}: {key}")
+    tokenizer_config = read_json(path / "tokenizer_config.json", _TOKENIZER) or {}
     return ModelDirectory(
         config=config,
-        generation_config=read_json(path / "generation_config.json") or {},
+        generation_config=read_json(path / "generation_config.json", _END) or {},
         tensors=_read_weights(path),
         tokenizer=_read_tokenizer(path, config, tokenizer_config),
         chat_template=_chat_template(path, tokenizer_config),
     )
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The JSON object in ``path``, None if there is no such file. Raises ModelError if it is something else."""
+def read_json(path: Path, kinds: Mapping[str, Collection[str]] | None = None) -> dict[str, Any] | None:
+    """The JSON object in ``path``, None if there is no such file. Raises ModelError if it is something else, or if a
+    value is not of its key's ``kinds`` (see :func:`outpace.models.typed.check_types`)."""
     if not path.is_file():
         return None
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: not valid JSON ({error}); fetch it again") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path}: holds a {type(value).__name__} where an object belongs")
+    check_types(value, kinds or {}, path)
     return value
 
 
 def _read_weights(path: Path) -> dict[str, StoredTensor]:
     """All tensors of the directory. With an index only what it names counts: other shards are strays."""
-    index = read_json(path / _INDEX)
+    index = read_json(path / _INDEX, {"weight_map": (OBJECT,)})
     if index is None:
         return read_safetensors(_single_file(path))
     places = index.get("weight_map")
-    if not isinstance(places, dict) or not places:
+    if not places:
         raise ModelError(f"{path / _INDEX}: has no weight_map; fetch it again")
+    check_types(places, dict.fromkeys(places, (TEXT,)), f"{path / _INDEX}: weight_map")
     shards = sorted(set(places.values()))
     outside = [shard for shard in shards if Path(shard).name != shard]
     if outside:
@@ -104,30 +133,28 @@ def _single_file(path: Path) -> Path:
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Map the tensors of one safetensors file.
+    """Place the tensors of one safetensors file.
 
     Raises ModelError naming file and tensor: a broken header, unknown dtypes, sizes that do not fit the shape,
     tensors that overlap, leave gaps or reach beyond the end of the file.
     """
-    size = path.stat().st_size
+    file = ModelFile.at(path)
+    size = file.size
     if size < 10:
         raise ModelError(f"{path}: {size} bytes are too few for a safetensors file; fetch it again")
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    header_size = struct.unpack("<Q", bytes(data[:8]))[0]
+    header_size = int.from_bytes(file.read(0, 8).tobytes(), "little")
     if header_size > _LONGEST_HEADER:
         raise ModelError(f"{path}: not a safetensors file (its header would take {header_size} bytes)")
     start = 8 + header_size
     if start > size:
         raise ModelError(f"{path}: the file ends inside its header; it is truncated, fetch it again")
     try:
-        header = json.loads(bytes(data[8:start]))
-        infos = sorted(
-            (int(info["data_offsets"][0]), int(info["data_offsets"][1]), name, info["dtype"], tuple(info["shape"]))
-            for name, info in header.items()
-            if name != "__metadata__"
-        )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        header = json.loads(file.read(8, header_size).tobytes())
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{path}: broken safetensors header ({error!r}); fetch it again") from error
+    if not isinstance(header, dict):
+        raise ModelError(f"{path}: the safetensors header is a {type(header).__name__} where an object belongs")
+    infos = sorted(_described(path, name, info) for name, info in header.items() if name != "__metadata__")
     tensors: dict[str, StoredTensor] = {}
     expected = 0
     for begin, end, name, kind, shape in infos:
@@ -139,20 +166,26 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
                 f"{path}: tensor {name!r} ends at byte {start + end} but the file has only {size}; "
                 "it is truncated, fetch it again"
             )
-        tensors[name] = _map_tensor(path, name, kind, shape, data[start + begin : start + end])
+        rows, row_bytes = math.prod(shape[:-1]), FLOATS[kind] * (shape[-1] if shape else 1)
+        if rows * row_bytes != end - begin:
+            raise ModelError(
+                f"{path}: tensor {name!r} has {end - begin} bytes, which shape {list(shape)} of {kind} is not"
+            )
+        tensors[name] = StoredTensor(name, name, path, shape, kind, FileRows(file, start + begin, (rows, row_bytes)))
     return tensors
 
 
-def _map_tensor(path: Path, name: str, kind: str, shape: tuple[int, ...], data: np.ndarray) -> StoredTensor:
-    layout = block_layout(kind)
-    if layout is None:
-        raise ModelError(f"{path}: tensor {name!r} has dtype {kind}, which cannot be read (F32, F16, BF16, F64 can)")
-    if not all(isinstance(extent, int) and extent >= 1 for extent in shape):
-        raise ModelError(f"{path}: tensor {name!r} has the impossible shape {list(shape)}")
-    rows, columns = math.prod(shape[:-1]), shape[-1] if shape else 1
-    if rows * columns * layout[1] != len(data):
-        raise ModelError(f"{path}: tensor {name!r} has {len(data)} bytes, which shape {list(shape)} of {kind} is not")
-    return StoredTensor(name, name, path, shape, kind, data.reshape(rows, columns * layout[1]))
+def _described(path: Path, name: str, info: Any) -> tuple[int, int, str, str, tuple[int, ...]]:
+    """Begin, end, name, dtype and shape of a tensor, each of them of the type that it must have."""
+    info = info if isinstance(info, dict) else {}
+    kind, shape, places = (info.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(kind, str) or not is_list(places, int) or len(places) != 2:
+        raise ModelError(f"{path}: the header's words on tensor {name!r} are broken; fetch the file again")
+    if kind not in FLOATS:
+        raise ModelError(f"{path}: tensor {name!r} has dtype {kind}, which cannot be read ({', '.join(FLOATS)} can)")
+    if not is_list(shape, int) or min(shape, default=1) < 1:
+        raise ModelError(f"{path}: tensor {name!r} has the impossible shape {shape}")
+    return places[0], places[1], name, kind, tuple(shape)
 
 
 def _read_tokenizer(path: Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Tokenizer:
@@ -163,7 +196,7 @@ def _read_tokenizer(path: Path, config: Mapping[str, Any], settings: Mapping[str
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise ModelError(f"{file}: cannot be read as a tokenizer ({error}); fetch it again") from error
-    _add_extra_tokens(backend, settings)
+    _add_extra_tokens(backend, settings, path / "tokenizer_config.json")
 
     def marked(key: str) -> int | None:
         token = settings.get(f"{key}_token")
@@ -183,14 +216,15 @@ def _read_tokenizer(path: Path, config: Mapping[str, Any], settings: Mapping[str
     )
 
 
-def _add_extra_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, Any]) -> None:
+def _add_extra_tokens(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], source: Path) -> None:
     """Tokens that only tokenizer_config.json declares, in order of id, so that each gets its own."""
-    declared = settings.get("added_tokens_decoder")
-    if not isinstance(declared, dict):
-        return
+    declared = settings.get("added_tokens_decoder") or {}
     present = backend.get_added_tokens_decoder()
-    for index, token in sorted((int(key), value) for key, value in declared.items()):
-        if index not in present and isinstance(token, dict) and backend.token_to_id(token["content"]) in (None, index):
+    for key, token in declared.items():
+        if not key.isdecimal() or not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            raise ModelError(f"{source}: added_tokens_decoder has {key!r}: {token!r}, not an id with a token's object")
+    for index, token in sorted(((int(key), value) for key, value in declared.items()), key=lambda entry: entry[0]):
+        if index not in present and backend.token_to_id(token["content"]) in (None, index):
             known = ("single_word", "lstrip", "rstrip", "normalized", "special")
             flags = {key: bool(token[key]) for key in known if key in token}
             backend.add_tokens([tokenizers.AddedToken(token["content"], **flags)])
@@ -200,9 +234,12 @@ def _chat_template(path: Path, settings: Mapping[str, Any]) -> str | None:
     """chat_template.jinja wins over tokenizer_config.json, as in transformers; of a list the one named default."""
     file = path / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except ValueError as error:
+            raise ModelError(f"{file}: not valid UTF-8 ({error}); fetch it again") from error
     template = settings.get("chat_template")
     if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
+        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = named[-1].get("template") if named else None
     return template if isinstance(template, str) and template else None

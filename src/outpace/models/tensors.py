@@ -14,15 +14,16 @@ import numpy as np
 import torch
 
 from ..core.errors import ModelError
+from .model_file import FileRows
 
 _SLAB_VALUES = 1 << 21  # values decoded at a time by one thread: 8 MiB of float32, small beside any model
-_FLOATS = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
 
 
 def block_layout(kind: str) -> tuple[int, int] | None:
     """(values, bytes) of one block of ``kind``; None when this kind cannot be turned into floating point."""
-    if kind in _FLOATS:
-        return 1, _FLOATS[kind]
+    if kind in FLOATS:
+        return 1, FLOATS[kind]
     return _quantized_layout(kind)
 
 
@@ -42,9 +43,9 @@ class StoredTensor:
     """One weight in its file.
 
     ``name`` is the Hugging Face name, ``stored_name`` the file's own, ``shape`` is in torch order,
-    ``kind`` is an encoding in GGUF words ("F32", "BF16", "Q4_K", ...). ``data`` is a uint8 view of the
-    memory map, [rows, bytes per row] in file order (a vector is one row). ``row_order[i]`` is the stored
-    place of row i (of value i for a vector) where the file keeps another order, else None.
+    ``kind`` is an encoding in GGUF words ("F32", "BF16", "Q4_K", ...). ``data`` is uint8 [rows, bytes per row] in
+    file order (a vector is one row), which slicing reads. ``row_order[i]`` is the stored place of row i (of value i
+    for a vector) where the file keeps another order, else None.
     """
 
     name: str
@@ -52,22 +53,21 @@ class StoredTensor:
     file: Path
     shape: tuple[int, ...]
     kind: str
-    data: np.ndarray
+    data: FileRows | np.ndarray
     row_order: np.ndarray | None = None
 
-    def raw(self) -> np.ndarray:
-        """uint8 [rows, bytes per row] in Hugging Face row order: a view of the file unless rows are reordered."""
-        if self.row_order is None:
-            return self.data
-        if len(self.shape) == 1:
-            values = self.data.reshape(self.shape[0], -1)  # [n, bytes per value]
-            return values[self.row_order].reshape(1, -1)
-        return self.data[self.row_order]
+    def raw(self, rows: int | None = None) -> np.ndarray:
+        """uint8 [rows, bytes per row] in Hugging Face row order, all of them or the first ``rows``, read from the file.
+        Raises ModelError when the file has changed."""
+        if len(self.shape) > 1 or self.row_order is None:
+            return self._stored_rows(0, self.data.shape[0] if rows is None else rows)
+        return self.data[:].reshape(self.shape[0], -1)[self.row_order].reshape(1, -1)  # a vector's values
 
     def load(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The weight as ``dtype``, decoded slab by slab (rounded to nearest even where ``dtype`` is narrower).
 
-        Raises ModelError naming file and tensor if a value is NaN or infinite, in the file or in ``dtype``.
+        Raises ModelError naming file and tensor if a value is NaN or infinite, in the file or in ``dtype``, and
+        naming the file when it has changed.
         """
         rows, row_bytes = self.data.shape
         layout = block_layout(self.kind)
@@ -96,7 +96,9 @@ class StoredTensor:
     def _stored_rows(self, start: int, stop: int) -> np.ndarray:
         if self.row_order is None or len(self.shape) == 1:
             return self.data[start:stop]
-        return self.data[self.row_order[start:stop]]
+        order = self.row_order[start:stop]
+        first = int(order.min())
+        return self.data[first : int(order.max()) + 1][order - first]
 
 
 def _in_parallel(work: Callable[[int], bool], starts: Sequence[int]) -> Iterable[bool]:

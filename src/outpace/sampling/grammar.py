@@ -8,7 +8,6 @@ but a draft may ask), only end tokens are allowed.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ConstraintError, ParameterError
+from ..core.fork import ProcessLock
 from ..core.prefixes import shared_length
 from ..core.types import Constraint
 
@@ -61,7 +61,7 @@ class Grammars:
             "initial_lexer_fuel": fuel,
             "step_lexer_fuel": step_fuel,
         }
-        self._lock = threading.Lock()
+        self._lock = ProcessLock("the grammar compiler")
         self._vocabulary: Any = None
         self._compiled: OrderedDict[Constraint, Any] = OrderedDict()
         self._ids = lru_cache(maxsize=_SETS)(_ids)

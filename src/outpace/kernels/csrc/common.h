@@ -102,6 +102,9 @@ OP_API void op_dequantize_rows(int kind, const uint8_t *raw, int64_t row_bytes, 
 OP_API void *op_alloc(int64_t bytes);
 OP_API void op_free(void *memory, int64_t bytes);
 
+/* Which sources the library was built from: Python opens it only if they are the package's own (build.py). */
+OP_API uint64_t op_sources(void);
+
 /* Whether this CPU and system run a variant: 0 plain, 1 avx2, 2 avx512. */
 OP_API int op_cpu_supports(int variant);
 

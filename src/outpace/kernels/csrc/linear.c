@@ -5,6 +5,12 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#ifndef OP_SOURCES /* build.py defines it */
+#define OP_SOURCES 0
+#endif
 
 enum { FEWEST = 4 }; /* blocks that a thread takes at once: shorter runs through memory cost more than they balance */
 
@@ -99,12 +105,21 @@ void op_linear(const op_matrix *w, int format, const float *x, int64_t ldx, int 
 #endif
 }
 
+#if defined(__x86_64__)
+static int has_f16c(void) { /* clang's __builtin_cpu_supports does not know the name */
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
+uint64_t op_sources(void) { return OP_SOURCES; }
+
 int op_cpu_supports(int variant) {
     if (variant == 0) return 1;
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();
     if (variant == 1)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     if (variant == 2)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&

@@ -197,8 +197,7 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
     const int64_t rows = call->rows, hidden = m->hidden, mixed = m->heads * m->head_dim;
     const int64_t qkv = mixed + 2 * m->kv_heads * m->head_dim;
     for (int64_t r = t.tid; r < rows; r += t.nt)
-        op_dequantize_row(m->embedding_kind, m->embedding + call->tokens[r] * m->embedding_row_bytes, hidden,
-                          s->x[0] + r * hidden);
+        op_unpack_rows(&m->embedding, call->tokens[r], 1, s->x[0] + r * hidden);
     meet(t);
     for (int64_t n = 0; n < m->layers; n++) {
         const pass_layer *layer = m->layer + n, *last = n > 0 ? layer - 1 : NULL;

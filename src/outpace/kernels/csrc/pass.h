@@ -18,9 +18,7 @@ typedef struct {
     float norm_eps;
     int32_t cache_bf16;           /* the cache's dtype: bfloat16, or float32 */
     const float *cosine, *sine;   /* [context, head_dim / 2] */
-    int32_t embedding_kind;       /* the embedding's rows as the file holds them */
-    int64_t embedding_row_bytes;
-    const uint8_t *embedding;
+    op_matrix embedding;          /* a row a token id; of a tied model it is the head's own memory */
     const pass_layer *layer;      /* [layers] */
     const float *final_norm;      /* [hidden] */
     op_matrix head;

@@ -20,6 +20,14 @@
 #else
 #define VW 4
 #endif
+
+/* Lanes of two vectors of four: 0 to 3 are those of a, 4 to 7 those of b. clang and GCC before 12 have one of the two
+ * builtins each. */
+#if defined(__clang__)
+#define SHUFFLE4(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define SHUFFLE4(a, b, i, j, k, l) __builtin_shuffle(a, b, (__typeof__(a)){i, j, k, l})
+#endif
 #define PASS_INLINE static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(4 * VW)));

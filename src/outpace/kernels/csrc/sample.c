@@ -40,7 +40,7 @@ PASS_INLINE void philox16(noise_key key, uint64_t first, uint32_t out[STRIDE]) {
     }
     quad low = (a & 0xffffffffu) | (b << 32), high = (c & 0xffffffffu) | (d << 32);
     uint64_t *to = (uint64_t *)__builtin_assume_aligned(out, 8);
-    quad x = __builtin_shuffle(low, high, (quad){0, 4, 1, 5}), y = __builtin_shuffle(low, high, (quad){2, 6, 3, 7});
+    quad x = SHUFFLE4(low, high, 0, 4, 1, 5), y = SHUFFLE4(low, high, 2, 6, 3, 7);
     memcpy(to, &x, sizeof x);
     memcpy(to + 4, &y, sizeof y);
 }
