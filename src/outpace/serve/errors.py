@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from ..core.errors import ConstraintError, OutpaceError, ParameterError, TemplateError
+from ..core.errors import ConstraintError, ContextError, OutpaceError, ParameterError, TemplateError
 from .bodies import Failure
 from .requests import MOST_PROMPTS
 
@@ -41,6 +41,11 @@ class ApiError(HTTPException):
         kinds = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
         kind = kinds.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
         return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
+
+
+def too_long(error: ContextError, field: str) -> ApiError:
+    """Of a prompt, in the body's ``field``, that does not fit."""
+    return ApiError(400, str(error), param=field, code="context_length_exceeded")
 
 
 def from_exception(error: Exception) -> ApiError:
