@@ -61,7 +61,10 @@ def run(args: argparse.Namespace) -> int:
         from ..serve.app import create_app
         from ..serve.connections import server
     except ImportError as error:
-        raise ParameterError(f"a package of the server is missing ({error}): pip install 'outpace[serve]'") from None
+        raise ParameterError(
+            f"a package of the server is missing ({error}): pip install 'fastapi>=0.120' 'uvicorn>=0.30' "
+            "'prometheus_client>=0.20', or in a checkout pip install '.[serve]'"
+        ) from None
     from ..serve.settings import Settings
 
     loopback = is_loopback(args.host)

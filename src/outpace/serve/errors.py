@@ -49,7 +49,16 @@ def too_long(error: ContextError, field: str) -> ApiError:
 
 
 def from_exception(error: Exception) -> ApiError:
-    """What a client is told of an error. What is not the client's fault goes to the log, in full."""
+    """What a client is told of an error. What is not the client's fault goes to the log, in full. The error's traceback
+    ends here: its frames hold the request, and one of them often the error."""
+    known = _known(error)
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__, link = None, link.__cause__ or link.__context__
+    return known
+
+
+def _known(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, StarletteHTTPException):

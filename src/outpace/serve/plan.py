@@ -58,6 +58,9 @@ def plan_chat(engine: Engine, body: ChatRequest, tenant: str) -> Plan:
         if not template or "tools" not in template:
             raise ApiError(400, "tools: the chat template of this model takes none", param="tools")
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools]
+    if len(body.messages) > engine.target.runtime.context:  # each is a token at least, and a template takes long
+        raise ApiError(400, f"messages: {len(body.messages)} do not fit the context of {engine.target.runtime.context} "
+                       "tokens", param="messages", code="context_length_exceeded")  # fmt: skip
     messages = [_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
     plan = _plan(engine, body, [_encode(engine, messages, "messages", tools)], "messages", tenant)
     return replace(plan, calls=tools is not None)
