@@ -1,8 +1,10 @@
-"""A soak of `outpace serve`: mixed requests, clients that leave, bodies that are no requests, for as long as asked.
+"""A soak of `outpace serve`: mixed requests, clients that leave or stall, bodies that are no requests or come by half,
+prompts that never fit, answers whose time runs out, for as long as asked. Beside its server, forks of an engine, and a
+model file that is replaced while it is served.
 
-Every whole answer to a greedy or seeded request must be what the same request got alone at the start; in the end
-nothing runs, no cache slot is held beyond what the server keeps for later requests, and memory has not grown. Exit
-status 1 if any of it fails.
+Every whole answer to a greedy or seeded request must be what the same request got alone at the start; one whose time
+ran out begins like it. In the end nothing runs, no cache slot and no connection is held beyond what the server keeps
+for later requests, and memory has not grown. Exit status 1 if any of it fails.
 
     python runs/serve_soak.py --minutes 2 -- --target tiny
 """
@@ -20,9 +22,12 @@ from collections import Counter
 
 import httpx
 import psutil
+from serve_attacks import forks, giant, half, out_of_time, replaced, unread
 from serve_load import start_server
 
 CODE = "def read(path):\n    with open(path) as f:\n        return"
+LIMITS = ["--timeout", "5", "--read-timeout", "3", "--stall-timeout", "3"]  # short, so that they are reached
+WEIGHTS = {"whole": 40, "stream": 40, "leave": 20, "broken": 10, "giant": 4, "half": 4, "unread": 4, "late": 2}
 PROMPTS = [
     CODE,
     "class A:\n    x = 1\n    x = 1\n",
@@ -61,23 +66,34 @@ def request(number: int) -> tuple[str, dict[str, object]]:
     return "/v1/completions", {**body, "prompt": prompt}
 
 
-async def whole(client: httpx.AsyncClient, number: int, stream: bool) -> list[str] | None:
-    """The texts of an answer's choices; None when the queue was full."""
+async def whole(client: httpx.AsyncClient, number: int, stream: bool) -> tuple[list[str], bool] | None:
+    """The texts of an answer's choices, and whether time ran out; None when nothing came for want of room or time."""
     path, body = request(number)
     response = await client.post(path, json={**body, "stream": stream})
-    if response.status_code == 429:
+    if response.status_code in (408, 429, 503):
         return None
     if response.status_code != 200:
         raise RuntimeError(f"request {number}: {response.status_code} {response.text[:300]}")
     texts: dict[int, str] = {}
+    cut = False
     chunks = [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
     for chunk in chunks if stream else [response.json()]:
         if "error" in chunk:
             raise RuntimeError(f"request {number}: {chunk}")
+        cut = cut or "ended_by" in chunk.get("outpace", {})
         for choice in chunk["choices"]:
             part = choice.get("text") or (choice.get("delta") or choice.get("message") or {}).get("content") or ""
             texts[choice["index"]] = texts.get(choice["index"], "") + part
-    return [texts[index] for index in sorted(texts)]
+    return [texts[index] for index in sorted(texts)], cut
+
+
+def wrong(texts: list[str], cut: bool, alone: list[str]) -> bool:
+    """Whether an answer is not what it was alone, or, if time ran out, does not begin like it. Such an end may show
+    half a character, or the beginning of a stop string."""
+    if not cut:
+        return texts != alone
+    pairs = [(text.rstrip("\ufffd"), whole) for text, whole in zip(texts, alone, strict=False)]
+    return any(not whole.startswith(text) and not text.startswith(whole) for text, whole in pairs)
 
 
 async def leave(client: httpx.AsyncClient, number: int, draw: random.Random) -> None:
@@ -108,29 +124,48 @@ async def soak(url: str, process: psutil.Process, args: argparse.Namespace) -> l
     faults: list[str] = []
     counts: Counter[str] = Counter()
     async with httpx.AsyncClient(base_url=url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
-        alone = {number: await whole(client, number, False) for number in range(args.kinds)}
+        alone = {number: (await whole(client, number, False) or ([], False))[0] for number in range(args.kinds)}
         end, memory = time.monotonic() + 60 * args.minutes, []
         warm = time.monotonic() + 60 * args.minutes * 0.2
 
         async def run(seed: int) -> None:
             draw = random.Random(seed)
             while time.monotonic() < end:
-                kind = draw.choices(["whole", "stream", "leave", "broken"], [4, 4, 2, 1])[0]
+                kind = draw.choices([*WEIGHTS], [*WEIGHTS.values()])[0]
                 number = draw.randrange(args.kinds)
                 try:
                     if kind == "leave":
                         await leave(client, number, draw)
                     elif kind == "broken":
                         await broken(client, draw)
+                    elif kind == "giant":
+                        await giant(client, draw)
+                    elif kind == "half":
+                        await half(url, draw)
+                    elif kind == "unread":
+                        await unread(url, draw)
+                    elif kind == "late":
+                        await out_of_time(client)
                     else:
-                        texts = await whole(client, number, kind == "stream")
-                        if texts is None:
+                        answer = await whole(client, number, kind == "stream")
+                        if answer is None:
                             kind = "refused"
-                        elif texts != alone[number]:
-                            faults.append(f"request {number} ({kind}): {texts} instead of {alone[number]}")
+                        elif wrong(*answer, alone[number]):
+                            faults.append(f"request {number} ({kind}): {answer} instead of {alone[number]}")
                 except Exception as error:
                     faults.append(f"{kind} {number}: {type(error).__name__}: {error}")
                 counts[kind] += 1
+
+        async def beside() -> None:
+            draw = random.Random(0)
+            while time.monotonic() < end:
+                try:
+                    await forks()
+                    await asyncio.to_thread(replaced, draw)
+                except Exception as error:
+                    faults.append(f"beside the server: {error}")
+                counts["beside"] += 1
+                await asyncio.sleep(min(60, max(0, end - time.monotonic())))
 
         async def watch() -> None:
             while time.monotonic() < end:
@@ -138,12 +173,15 @@ async def soak(url: str, process: psutil.Process, args: argparse.Namespace) -> l
                 if time.monotonic() > warm:
                     memory.append(process.memory_info().rss)
 
-        await asyncio.gather(watch(), *(run(seed) for seed in range(args.clients)))
-        await asyncio.sleep(2)
+        await asyncio.gather(watch(), beside(), *(run(seed) for seed in range(args.clients)))
+        await asyncio.sleep(8)
         health = (await client.get("/health")).json()
         figures = (await client.get("/metrics")).text
     if (health["running"], health["waiting"]) != (0, 0):
         faults.append(f"something still runs: {health}")
+    open_still = [one for one in process.net_connections(kind="tcp") if one.status == "ESTABLISHED"]
+    if open_still:
+        faults.append(f"{len(open_still)} connections are still open")
     held = float(re.findall(r"(?m)^outpace_kv_cache_bytes (\S+)", figures)[0])
     if held > args.kept << 20:
         faults.append(f"{held:.0f} bytes of keys and values are still held")
@@ -167,7 +205,7 @@ def main() -> int:
     parser.add_argument("--kept", type=int, default=256, metavar="MIB", help="what the server may keep cached (256)")
     parser.add_argument("--growth", type=float, default=0.05, metavar="X", help="memory may grow by this share (0.05)")
     args = parser.parse_args(words)
-    server, url = start_server(rest)
+    server, url = start_server([*LIMITS, *rest])
     try:
         faults = asyncio.run(soak(url, psutil.Process(server.pid), args))
     finally:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import httpx
 import openai
-import uvicorn
 
 from outpace.commands.serve import bind
 from outpace.engine.engine import Engine
 from outpace.serve.app import create_app
+from outpace.serve.connections import server as http_server
 from outpace.serve.settings import Settings
 
 MODEL = "tiny"
@@ -59,11 +59,9 @@ class Live:
 def serving(engine: Engine, **settings: object) -> Iterator[Live]:
     """Serve an engine; ``settings`` are fields of Settings."""
     listener = bind("127.0.0.1", 0)
-    app = create_app(engine, Settings(**{"model": MODEL, **settings}))  # type: ignore[arg-type]
-    config = uvicorn.Config(
-        app, http="h11", ws="none", loop="asyncio", lifespan="on", log_level="warning", timeout_keep_alive=600
-    )  # this machine may stand still for a minute
-    server = uvicorn.Server(config)
+    chosen = Settings(**{"model": MODEL, **settings})  # type: ignore[arg-type]
+    # This machine may stand still for a minute.
+    server = http_server(create_app(engine, chosen), chosen, listener, timeout_keep_alive=600)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

@@ -135,20 +135,6 @@ def test_the_official_client_leaves(small):
         assert small.wait_idle(2)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_request_that_takes_too_long(stream):
-    with serving(new_engine(), timeout=0.3) as server:
-        answer = server.post("completions", {"prompt": CODE, "stream": stream, **LONG})
-        if stream and answer.status_code == 200:  # its headers had been sent
-            error = json.loads(answer.text.split("\n\n")[-2].removeprefix("data: "))["error"]
-            assert "[DONE]" not in answer.text
-        else:
-            assert answer.status_code == 408 and answer.headers["x-should-retry"] == "false"
-            error = answer.json()["error"]
-        assert error["code"] == "timeout"
-        assert server.wait_idle(2) and open_slots(server.engine) == 0
-
-
 def test_an_error_inside_ends_its_request_only(monkeypatch):
     """One request's law cannot be had: 500 for it, and the others get their answers."""
     engine = new_engine()

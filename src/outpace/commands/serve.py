@@ -28,8 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-open", type=int, default=64, metavar="N", help="answers running and waiting; more get 429 (64)"
     )
     limits.add_argument(
-        "--timeout", type=float, default=600, metavar="S", help="seconds for an answer, waiting too (600)"
+        "--timeout",
+        type=float,
+        default=600,
+        metavar="S",
+        help="seconds for an answer, waiting too; then it ends as it is (600)",
     )
+    limits.add_argument(
+        "--read-timeout", type=float, default=20, metavar="S",
+        help="seconds for the head of a request to arrive, and for its body; a large body gets more (20)",
+    )  # fmt: skip
+    limits.add_argument(
+        "--stall-timeout", type=float, default=60, metavar="S",
+        help="a client that takes nothing of its answer for so many seconds is dropped (60)",
+    )  # fmt: skip
+    limits.add_argument("--max-connections", type=int, default=512, metavar="N", help="open at once (512)")
     limits.add_argument("--kv-memory", type=int, metavar="MIB", help="memory for keys and values (no limit)")
     limits.add_argument(
         "--prefix-memory", type=int, default=256, metavar="MIB",
@@ -45,11 +58,13 @@ def run(args: argparse.Namespace) -> int:
     from ..core.errors import ParameterError
 
     try:
-        import uvicorn
-
         from ..serve.app import create_app
+        from ..serve.connections import server
     except ImportError as error:
-        raise ParameterError(f"a package of the server is missing ({error}): pip install 'outpace[serve]'") from None
+        raise ParameterError(
+            f"a package of the server is missing ({error}): pip install 'fastapi>=0.120' 'uvicorn>=0.30' "
+            "'prometheus_client>=0.20', or in a checkout pip install '.[serve]'"
+        ) from None
     from ..serve.settings import Settings
 
     loopback = is_loopback(args.host)
@@ -59,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
         hosts=tuple({"localhost", "127.0.0.1", "[::1]", args.host}) if loopback else (),
         most_open=args.max_open,
         timeout=args.timeout,
+        read_timeout=args.read_timeout,
+        stall_timeout=args.stall_timeout,
+        most_connections=args.max_connections,
         most_body=args.max_body,
     )
     listener = bind(args.host, args.port)  # before minutes are spent on loading
@@ -68,16 +86,13 @@ def run(args: argparse.Namespace) -> int:
         kv_bytes=None if args.kv_memory is None else args.kv_memory << 20,
         prefix_bytes=args.prefix_memory << 20,
     )
-    config = uvicorn.Config(
-        create_app(engine, settings), http="h11", ws="none", loop="asyncio", lifespan="on", log_level="warning",
-        access_log=False, server_header=False, timeout_graceful_shutdown=args.grace,
-    )  # fmt: skip
+    http = server(create_app(engine, settings), settings, listener, timeout_graceful_shutdown=args.grace)
     if not loopback and not settings.keys:
         print("outpace: anyone who reaches this address may use it; --api-keys asks for a key", file=sys.stderr)
     listener.listen(2048)  # from now on a client waits; it is not refused, even if the line below is read at once
     host, port = listener.getsockname()[:2]
     print(f"serving {settings.model} on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
-    uvicorn.Server(config).run(sockets=[listener])
+    http.run(sockets=[listener])
     return 0
 
 

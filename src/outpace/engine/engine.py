@@ -216,24 +216,29 @@ class Engine:
                 answer.ended = True
             self._held = self._loop.cache.nbytes
 
-    def encode(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+    def encode(
+        self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] | None = None, most: int | None = None
+    ) -> list[int]:
         """The token ids that a prompt becomes. ``tools``: functions that a chat template may offer to the model.
-        Raises ParameterError when there are none, TemplateError when the template refuses."""
+        Raises ParameterError when there are none, TemplateError when the template refuses, ContextError when there
+        would be more than ``most``, which of a long prompt is found early."""
         tokenizer = self.target.tokenizer
         _check_kind(prompt)
         try:
             if isinstance(prompt, str):
-                ids = encode_prompt(tokenizer, prompt)
+                ids = encode_prompt(tokenizer, prompt, most)
             elif prompt and isinstance(prompt[0], Mapping):
                 messages: list[Message] = list(prompt)  # type: ignore[arg-type]
-                ids = encode_chat(tokenizer, self.target.chat_template, messages, tools=tools)
+                ids = encode_chat(tokenizer, self.target.chat_template, messages, tools=tools, most=most)
             else:
+                _fits(len(prompt), most)
                 ids = [_token(token, tokenizer.size) for token in prompt]
         except TypeError as error:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
             raise ParameterError("the prompt's text is not valid Unicode: it cannot be written as UTF-8") from error
         if not ids:
             without = ", and this model's tokenizer has no token to begin with" if isinstance(prompt, str) else ""
             raise ParameterError(f"the prompt is empty{without}")
+        _fits(len(ids), most)
         return ids
 
     def _session(
@@ -257,10 +262,8 @@ class Engine:
         name, rule = drafter or self.drafter_name, accept or self.rule_name
         _known("drafter", name, self._drafters)
         _known("accept", rule, self._rules)
-        ids = self.encode(prompt)
         context = self.target.runtime.context
-        if len(ids) > context:
-            raise ContextError(f"the prompt has {len(ids)} tokens, but the model's context ends at {context}")
+        ids = self.encode(prompt, most=context)
         limit = context if params.max_tokens is None else min(context, len(ids) + params.max_tokens)
         need = self._loop.cache.bytes_for(limit)
         if self._kv_bytes is not None and need > self._kv_bytes:
@@ -382,6 +385,11 @@ def _check_kind(prompt: object) -> None:
     if isinstance(prompt, (bytes, bytearray)) or not isinstance(prompt, Sequence):
         kind = type(prompt).__name__
         raise ParameterError(f"a prompt is text, token ids, chat messages or a list of these, not {kind}")
+
+
+def _fits(tokens: int, most: int | None) -> None:
+    if most is not None and tokens > most:
+        raise ContextError(f"the prompt has {tokens} tokens, but the model's context ends at {most}")
 
 
 def _token(token: object, size: int, where: str = "prompt") -> int:

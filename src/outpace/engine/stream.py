@@ -94,6 +94,11 @@ class Stream:
             return event_of(answer, self.result.finish_reason)
 
     @property
+    def ended(self) -> bool:
+        """Whether nothing more is generated: the next :meth:`poll` brings the last event, or raises."""
+        return self._answer.ended
+
+    @property
     def report(self) -> Report:
         """What the request has cost so far."""
         return self._answer.session.report

@@ -18,16 +18,19 @@ from jinja2 import ext, nodes
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ..core.errors import TemplateError
+from ..core.errors import ContextError, TemplateError
 from .tokenizer import Tokenizer
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
+def encode_prompt(tokenizer: Tokenizer, text: str, most: int | None = None) -> list[int]:
     """Ids of a text to be continued: what the tokenizer puts before a text (BOS, if it asks for it), and the text.
 
     A text that begins with the BOS marker itself gets no second one. EOS is never added, even by a tokenizer
-    that would: there is nothing to continue after it.
+    that would: there is nothing to continue after it. Raises ContextError for a text of surely more than ``most``
+    tokens, without tokenizing all of it.
     """
+    if most is not None and tokenizer.exceeds(text, most):
+        raise ContextError(f"the prompt has more than {2 * most} tokens, but the model's context ends at {most}")
     ids = tokenizer.encode(text, add_special=False)
     if tokenizer.bos is not None and ids[:1] == [tokenizer.bos]:
         return ids
@@ -41,10 +44,12 @@ def encode_chat(
     *,
     add_generation_prompt: bool = True,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    most: int | None = None,
     **extra: Any,
 ) -> list[int]:
     """Ids of a conversation rendered by ``template``, BOS as in ``encode_prompt``: one, whether the template
-    writes it or not, if the tokenizer asks for it. Raises TemplateError as ``render_chat`` does."""
+    writes it or not, if the tokenizer asks for it. Raises TemplateError as ``render_chat`` does, ContextError as
+    ``encode_prompt`` does."""
     if template is None:
         raise TemplateError(
             "this model has no chat template, so it cannot take messages; give the prompt as text, or use a "
@@ -63,7 +68,7 @@ def encode_chat(
         tools=tools,
         **extra,
     )
-    return encode_prompt(tokenizer, text)
+    return encode_prompt(tokenizer, text, most)
 
 
 def render_chat(

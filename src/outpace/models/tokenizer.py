@@ -55,6 +55,17 @@ class Tokenizer:
         ids = self.backend.encode(text, add_special_tokens=False).ids
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
+    def exceeds(self, text: str, most: int) -> bool:
+        """Whether ``text`` surely has more than ``most`` tokens, found on its beginning: a long text need not be
+        tokenized as a whole to be refused. A beginning counts with twice ``most``, because its last tokens may differ
+        from the whole text's."""
+        size = 8 * most  # characters; most texts have three or four a token
+        while size < len(text):
+            if len(self.backend.encode(text[:size], add_special_tokens=False)) > 2 * most:
+                return True
+            size *= 2
+        return False
+
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of ``ids``; ids that the vocabulary lacks give nothing, broken UTF-8 gives U+FFFD."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special)

@@ -100,6 +100,8 @@ class Answers:
 
     plan: Plan
     plain_tokens_per_second: float | None
+    timeout: float
+    cut: bool = False  # time ran out before some answer's own end
     results: dict[int, Result] = field(default_factory=dict)
 
     @property
@@ -134,6 +136,10 @@ class Answers:
         for name in ("emitted", "target_passes", "drafted", "tested", "accepted", "seconds_prefill", "seconds_draft",
                      "seconds_draft_prefill", "seconds_target", "seconds_sample", "seconds_other"):  # fmt: skip
             setattr(total, name, sum(getattr(report, name) for report in reports))
+        warnings = list(dict.fromkeys(warning for report in reports for warning in report.warnings))
+        if self.cut:
+            warnings.append(f"time ran out: this server gives an answer {self.timeout:g} seconds")
+        ended_by: dict[str, object] = {"ended_by": "timeout"} if self.cut else {}
         return {
             **live_of(total, self.plain_tokens_per_second),
             "drafter": total.drafter,
@@ -147,7 +153,8 @@ class Answers:
             "seconds_prefill": total.seconds_prefill + total.seconds_draft_prefill,
             "seconds_decode": total.seconds_decode,
             "origins": dict(self.origins),
-            "warnings": list(dict.fromkeys(warning for report in reports for warning in report.warnings)),
+            "warnings": warnings,
+            **ended_by,  # type: ignore[typeddict-item]
         }
 
 

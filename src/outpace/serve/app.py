@@ -20,6 +20,7 @@ from .errors import ApiError, install
 from .guard import Guard
 from .metrics import CONTENT_TYPE, Counted, Metrics
 from .page import load_page
+from .places import SMALL_BODY, Admission, Place, Places
 from .plan import Plan, plan_chat, plan_completion
 from .requests import ChatRequest, CompletionRequest
 from .respond import respond
@@ -38,7 +39,8 @@ _STREAM = {"text/event-stream": {"schema": {"type": "string"}}}
 def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     """An ASGI application that serves one engine; nothing else may step the engine meanwhile."""
     settings = Settings() if settings is None else settings
-    worker = Worker(engine, settings.most_open, settings.timeout)
+    worker = Worker(engine, settings.timeout)
+    places = Places(settings.most_open)
     metrics = Metrics(engine)
     name = settings.model or engine.target.name
     born = int(time.time())
@@ -46,8 +48,9 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         worker.start()
-        # Reading a request may mean compiling a grammar. Few threads: each keeps the memory of its greatest work.
-        with ThreadPoolExecutor(2, "outpace-read") as app.state.readers:
+        # Few threads: each keeps the memory of its greatest work. What takes long has one of its own.
+        with ThreadPoolExecutor(1, "outpace-read") as app.state.quick, ThreadPoolExecutor(1, "outpace-read") as slow:
+            app.state.slow = slow
             yield
             await worker.stop()
 
@@ -63,7 +66,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         200: {"model": ChatCompletion, "content": _STREAM}, **_FAILURES})  # fmt: skip
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         check_model(body.model)
-        plan = await _read(request, plan_chat, engine, body)
+        plan = await _read(request, plan_chat, engine, body, body.samples)
 
         async def shape(job: Job) -> ChatFormat:
             return ChatFormat(engine.target.tokenizer, len(plan.answers), plan.calls)
@@ -74,7 +77,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         200: {"model": TextCompletion, "content": _STREAM}, **_FAILURES})  # fmt: skip
     async def completions(body: CompletionRequest, request: Request) -> Response:
         check_model(body.model)
-        plan = await _read(request, plan_completion, engine, body)
+        plan = await _read(request, plan_completion, engine, body, len(body.prompts) * body.samples)
         tokenizer = engine.target.tokenizer
 
         async def shape(job: Job) -> TextFormat:
@@ -138,12 +141,21 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         return Response(page, headers=page_headers)
 
     paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
+    app.add_middleware(
+        Admission, places=places, paths=frozenset(path for path in paths if path.endswith("completions"))
+    )
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Counted, metrics=metrics, paths=paths)
     return app
 
 
-async def _read(request: Request, plan: Callable[[Engine, Body, str], Plan], engine: Engine, body: Body) -> Plan:
-    """What a request asks for, worked out beside the event loop."""
-    readers = request.app.state.readers
+async def _read(
+    request: Request, plan: Callable[[Engine, Body, str], Plan], engine: Engine, body: Body, answers: int
+) -> Plan:
+    """What a request asks for, worked out beside the event loop once it has places for its answers."""
+    state = request.app.state
+    place: Place = request.state.place
+    place.grow(answers)
+    long = place.body_bytes > SMALL_BODY or body.response_format is not None  # much to tokenize, or to compile
+    readers = state.slow if long else state.quick
     return await asyncio.get_running_loop().run_in_executor(readers, plan, engine, body, request.state.tenant)

@@ -64,7 +64,8 @@ class Live(TypedDict):
 @_closed
 class Speculation(Live):
     """What a request cost, summed over its answers. ``origins`` counts the emitted tokens by where they came from.
-    Seconds are wall time shared out among the requests of a pass."""
+    Seconds are wall time shared out among the requests of a pass. ``ended_by``: there if time ran out before the end of
+    some answer, whose finish reason is "length"."""
 
     drafter: str
     accept: str
@@ -78,6 +79,7 @@ class Speculation(Live):
     seconds_decode: float
     origins: dict[str, int]
     warnings: list[str]
+    ended_by: NotRequired[Literal["timeout"]]
 
 
 @_closed

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from ..core.errors import ConstraintError, OutpaceError, ParameterError, TemplateError
+from ..core.errors import ConstraintError, ContextError, OutpaceError, ParameterError, TemplateError
 from .bodies import Failure
 from .requests import MOST_PROMPTS
 
@@ -43,8 +43,22 @@ class ApiError(HTTPException):
         return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
 
 
+def too_long(error: ContextError, field: str) -> ApiError:
+    """Of a prompt, in the body's ``field``, that does not fit."""
+    return ApiError(400, str(error), param=field, code="context_length_exceeded")
+
+
 def from_exception(error: Exception) -> ApiError:
-    """What a client is told of an error. What is not the client's fault goes to the log, in full."""
+    """What a client is told of an error. What is not the client's fault goes to the log, in full. The error's traceback
+    ends here: its frames hold the request, and one of them often the error."""
+    known = _known(error)
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__, link = None, link.__cause__ or link.__context__
+    return known
+
+
+def _known(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, StarletteHTTPException):

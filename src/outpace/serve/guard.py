@@ -52,7 +52,7 @@ class Guard:
             if started:
                 raise
             known = from_exception(error)
-            await JSONResponse(known.body, known.status_code)(scope, receive, send)
+            await JSONResponse(known.body, known.status_code, headers=known.headers)(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host

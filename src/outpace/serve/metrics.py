@@ -32,7 +32,8 @@ class Metrics:
         self.tested = counter("tested_tokens", "Drafted tokens compared with the target")
         self.accepted = counter("accepted_tokens", "Drafted tokens that stood and were emitted")
         self.passes = counter("target_passes", "Verification passes, counted once for each answer in them")
-        self.cancelled = counter("cancelled_requests", "Requests given up: the client left, or time ran out")
+        self.cancelled = counter("cancelled_requests", "Requests given up: the client left, or something failed")
+        self.timed_out = counter("timed_out_requests", "Requests whose time ran out before the end of their answers")
         self.warned = counter("drafting_failures", "Answers whose drafting failed and that were decoded plainly")
         self.first_token = Histogram("outpace_first_token_seconds", "From request to first token", (), buckets=_SECONDS,
                                      registry=registry)  # fmt: skip
@@ -59,6 +60,11 @@ class Metrics:
         self.accepted.inc(report.accepted)
         self.passes.inc(report.target_passes)
         self.warned.inc(bool(report.warnings))
+
+    def closed(self, expired: bool, whole: bool) -> None:
+        """Count how a request ended: out of time, or before ``whole`` its answer was sent."""
+        self.timed_out.inc(expired)
+        self.cancelled.inc(not expired and not whole)
 
     def text(self) -> bytes:
         """In Prometheus' text format."""

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.errors import ParameterError
+from ..core.errors import ContextError, ParameterError
 from ..core.types import Constraint, SamplingParams
-from ..engine.engine import Engine
-from .errors import ApiError
+from ..engine.engine import Engine, Prompt
+from .errors import ApiError, too_long
 from .requests import (
     MOST_GRAMMAR,
     ByGrammar,
@@ -58,18 +58,28 @@ def plan_chat(engine: Engine, body: ChatRequest, tenant: str) -> Plan:
         if not template or "tools" not in template:
             raise ApiError(400, "tools: the chat template of this model takes none", param="tools")
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools]
+    if len(body.messages) > engine.target.runtime.context:  # each is a token at least, and a template takes long
+        raise ApiError(400, f"messages: {len(body.messages)} do not fit the context of {engine.target.runtime.context} "
+                       "tokens", param="messages", code="context_length_exceeded")  # fmt: skip
     messages = [_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
-    plan = _plan(engine, body, [engine.encode(messages, tools=tools)], "messages", tenant)
+    plan = _plan(engine, body, [_encode(engine, messages, "messages", tools)], "messages", tenant)
     return replace(plan, calls=tools is not None)
 
 
 def plan_completion(engine: Engine, body: CompletionRequest, tenant: str) -> Plan:
     """Raises ApiError, ParameterError, ContextError."""
     try:
-        prompts = [engine.encode(prompt) for prompt in body.prompts]
+        prompts = [_encode(engine, prompt, "prompt") for prompt in body.prompts]
     except ParameterError as error:
         raise ApiError(400, str(error), param="prompt", code="invalid_value") from error
     return _plan(engine, body, prompts, "prompt", tenant)
+
+
+def _encode(engine: Engine, prompt: Prompt, field: str, tools: list[dict[str, Any]] | None = None) -> list[int]:
+    try:
+        return engine.encode(prompt, tools, most=engine.target.runtime.context)
+    except ContextError as error:
+        raise too_long(error, field) from None
 
 
 def _plan(
@@ -86,7 +96,11 @@ def _plan(
                                "accept": wish.accept}  # fmt: skip
     predicted: list[int] = []
     if body.prediction is not None:
-        predicted = engine.target.tokenizer.encode(_text(body.prediction.content), add_special=False)
+        content, context = _text(body.prediction.content), engine.target.runtime.context
+        if engine.target.tokenizer.exceeds(content, context):
+            raise ApiError(400, f"prediction: it is longer than any answer: the context ends at {context} tokens",
+                           param="prediction", code="invalid_value")  # fmt: skip
+        predicted = engine.target.tokenizer.encode(content, add_special=False)
         options["prediction"] = predicted
     answers = [
         Wanted(prompt, params, {**options, "sample": sample}, sample == 0)

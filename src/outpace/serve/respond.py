@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from ..core.errors import ContextError
 from ..engine.stream import Result
 from .answers import Answers
-from .errors import ApiError, from_exception
+from .errors import ApiError, from_exception, too_long
 from .metrics import Metrics, Stopwatch
 from .plan import Plan
 from .requests import ChatRequest, CompletionRequest
@@ -54,15 +54,16 @@ async def respond(
     """
     watch = Stopwatch(metrics)
     try:
-        job = await worker.submit(plan, body.speculation.show)
+        job = await worker.submit(plan, body.speculation.show, request.state.place)
     except ContextError as error:
-        raise ApiError(400, str(error), param=plan.field, code="context_length_exceeded") from error
-    answers = Answers(plan, worker.plain_tokens_per_second)
+        raise too_long(error, plan.field) from None
+    answers = Answers(plan, worker.plain_tokens_per_second, worker.timeout)
 
     def take(update: Update) -> Update:
         watch.event(update.index, update.result is not None)
         if update.result is not None:
             answers.results[update.index] = update.result
+            answers.cut = answers.cut or update.cut
             metrics.ended(update.result)
         return update
 
@@ -84,7 +85,7 @@ async def respond(
         watcher.cancel()
         if not streaming:
             worker.close(job)
-            metrics.cancelled.inc(not answers.done)
+            metrics.closed(job.expired, answers.done)
     choices = [shape.whole(index, answers.results[index]) for index in range(len(plan.answers))]
     return JSONResponse({**head, "choices": choices, "usage": answers.usage(), "outpace": answers.speculation()})
 
@@ -156,4 +157,4 @@ class _Stream(StreamingResponse):
                 await super().__call__(scope, receive, noting)
         finally:
             self._worker.close(self._job)
-            self._metrics.cancelled.inc(not sent_all)
+            self._metrics.closed(self._job.expired, sent_all)

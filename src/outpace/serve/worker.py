@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -19,36 +19,47 @@ from ..engine.engine import Engine
 from ..engine.stream import Event, Result, Stream
 from .bodies import Live
 from .errors import ApiError
+from .places import Place
 from .plan import Plan
 
 logger = logging.getLogger("outpace")
 
+MOST_UNREAD = 16  # updates of a job; beyond them its streams gather what comes, and tell it in one piece
+
 
 @dataclass(frozen=True)
 class Update:
-    """What a round brought for the answer ``index`` of a job; with its last event comes its result."""
+    """What a round brought for the answer ``index`` of a job; with its last event comes its result. ``cut``: time ran
+    out before the answer's own end."""
 
     index: int
     event: Event
     live: Live | None
     result: Result | None
+    cut: bool = False
 
 
 @dataclass(eq=False)
 class Job:
-    """The answers of one HTTP request. Made by :meth:`Worker.open`; whoever made it calls :meth:`Worker.close`."""
+    """The answers of one HTTP request. Made by :meth:`Worker.open`; whoever made it calls :meth:`Worker.close`.
+    A reader that lags behind holds up nobody: its answers run to their ends, and free their ``place`` there."""
 
     plan: Plan
     show: bool
+    place: Place
     updates: asyncio.Queue[Update | Exception] = field(default_factory=asyncio.Queue)
     streams: dict[int, Stream] = field(default_factory=dict)  # those that have not ended; the worker's own
+    posted: int = 0  # updates; the worker's own
+    taken: int = 0  # of them; the reader's own
     given_up: bool = False
+    expired: bool = False  # time has run out: what there is of its answers is all that comes
     opened: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     timer: asyncio.TimerHandle | None = None
 
     async def next(self) -> Update:
         """The next update. Raises what ended the job."""
         update = await self.updates.get()
+        self.taken += 1
         if isinstance(update, Exception):
             raise update
         return update
@@ -58,14 +69,18 @@ class Job:
         self.given_up = True
         self.updates.put_nowait(error)
 
+    def over(self) -> None:
+        """The engine has nothing left to do for it."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.place.free()
+
 
 class Worker:
-    """Steps the engine while anything is open. ``most_open``: answers running and waiting. ``timeout``: seconds that
-    a job may take."""
+    """Steps the engine while anything is open. ``timeout``: seconds that a job may take."""
 
-    def __init__(self, engine: Engine, most_open: int, timeout: float) -> None:
-        self._engine, self._most_open, self._timeout = engine, most_open, timeout
-        self._count = 0  # answers of jobs that are not closed; of the event loop
+    def __init__(self, engine: Engine, timeout: float) -> None:
+        self._engine, self.timeout = engine, timeout
         self._jobs: list[Job] = []
         self._arriving: list[Job] = []
         self._chores: list[_Chore] = []
@@ -100,17 +115,10 @@ class Worker:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def submit(self, plan: Plan, show: bool) -> Job:
-        """Queue a request's answers. Raises ApiError 429 when too much is queued, and what the engine refuses."""
-        size = len(plan.answers)
-        if size > self._most_open:
-            raise ApiError(400, f"n asks for {size} answers, but this server runs {self._most_open} at most", param="n")
-        if self._count + size > self._most_open:
-            raise ApiError(429, "too many requests are waiting; try again soon", code="queue_full",
-                           headers={"retry-after": "1"})  # fmt: skip
-        job = Job(plan, show)
-        self._count += size
-        job.timer = self._loop.call_later(self._timeout, self._expire, job)
+    async def submit(self, plan: Plan, show: bool, place: Place) -> Job:
+        """Queue a request's answers, for which it has its ``place``. Raises what the engine refuses."""
+        job = Job(plan, show, place)
+        job.timer = self._loop.call_later(self.timeout, setattr, job, "expired", True)
         try:
             with self._wake:
                 if self._stopping:
@@ -124,25 +132,19 @@ class Worker:
         return job
 
     def close(self, job: Job) -> None:
-        """Give up what of the job still runs, and its place. Must be called once for every job, by the loop."""
+        """Give up what of the job still runs, and its place. Must be called for every job, by the loop."""
         job.given_up = True
-        if job.timer is not None:
-            job.timer.cancel()
-        self._count -= len(job.plan.answers)
+        job.over()
 
     async def run(self, steps: Generator[Any, None, None], job: Job) -> list[Any]:
         """What some work with the engine yields, done step by step between the rounds, unless the job is given up."""
-        chore = _Chore(steps, job, self._loop.create_future())
+        chore = _Chore(steps, job, self.timeout, self._loop.create_future())
         with self._wake:
             if self._stopping:
                 raise _shutting_down()
             self._chores.append(chore)
             self._wake.notify()
         return await chore.future
-
-    def _expire(self, job: Job) -> None:
-        job.fail(ApiError(408, f"the answer took longer than {self._timeout:g} seconds", code="timeout",
-                          headers={"x-should-retry": "false"}))  # fmt: skip
 
     def _run(self) -> None:
         chores: list[_Chore] = []
@@ -152,24 +154,30 @@ class Worker:
                     self._wake.wait()
                 if self._stopping:
                     break
-                arriving, self._arriving = self._arriving, []
-                chores, self._chores = [*chores, *self._chores], []
-            calls: list[Callable[[], None]] = []  # for the event loop, told once a round
-            for job in arriving:
-                self._open(job, calls)
-            if chores and chores[0].advance(calls):
-                chores.append(chores.pop(0))
-            elif chores:
-                chores.pop(0)
-            if self._jobs:
-                try:
-                    self._engine.step()
-                except Exception:  # those that it ended learn of it from their streams
-                    logger.exception("a round failed")
-                self._jobs = [job for job in self._jobs if self._look(job, calls)]
-            if calls:
-                self._loop.call_soon_threadsafe(_call, calls)
+            self._round(chores)
         self._end_all([*self._jobs, *self._arriving], chores)
+
+    def _round(self, chores: list[_Chore]) -> None:
+        """One round. Its locals end with it: what waits for the next request holds nothing of the last."""
+        with self._wake:
+            arriving, self._arriving = self._arriving, []
+            chores += self._chores
+            self._chores = []
+        calls: list[Callable[[], None]] = []  # for the event loop, told once a round
+        for job in arriving:
+            self._open(job, calls)
+        if chores:
+            chore = chores.pop(0)
+            if chore.advance(calls):
+                chores.append(chore)
+        if self._jobs:
+            try:
+                self._engine.step()
+            except Exception:  # those that it ended learn of it from their streams
+                logger.exception("a round failed")
+            self._jobs = [job for job in self._jobs if self._look(job, calls)]
+        if calls:
+            self._loop.call_soon_threadsafe(_call, calls)
 
     def _open(self, job: Job, calls: list[Callable[[], None]]) -> None:
         try:
@@ -186,9 +194,14 @@ class Worker:
 
     def _look(self, job: Job, calls: list[Callable[[], None]]) -> bool:
         """Pass on what is new; whether anything of the job is left."""
+        updates: list[Update] = []
+        reports = [stream.report for stream in job.streams.values()]
+        expired = job.expired  # of one mind for all its streams: they end together
         for index, stream in list(job.streams.items()):
-            if job.given_up:
+            if job.given_up or expired:
                 stream.cancel()
+            if not stream.ended and job.posted - job.taken >= MOST_UNREAD:
+                continue
             try:
                 event = stream.poll()
             except Exception as error:
@@ -201,7 +214,16 @@ class Worker:
                 del job.streams[index]
             if event is not None and not job.given_up:
                 live = live_of(stream.report, self.plain_tokens_per_second) if job.show else None
-                calls.append(partial(job.updates.put_nowait, Update(index, event, live, stream.result)))
+                update = Update(index, event, live, stream.result)
+                updates.append(_cut(update) if event.finish_reason == "cancelled" else update)
+        if updates and not job.posted and all(update.cut and not update.event.token_ids for update in updates):
+            calls.append(partial(job.fail, _too_late(reports, self.timeout)))
+            job.given_up = True
+        elif updates:
+            job.posted += len(updates)
+            calls += [partial(job.updates.put_nowait, update) for update in updates]
+        if not job.streams:
+            calls.append(job.over)
         return bool(job.streams)
 
     def _end_all(self, jobs: list[Job], chores: list[_Chore]) -> None:
@@ -223,6 +245,7 @@ class Worker:
 class _Chore:
     steps: Generator[Any, None, None]
     job: Job
+    timeout: float
     future: asyncio.Future[list[Any]]
     found: list[Any] = field(default_factory=list)
 
@@ -232,6 +255,9 @@ class _Chore:
             if self.job.given_up:
                 self.steps.close()
                 raise ApiError(499, "the request was given up")
+            if self.job.expired:
+                self.steps.close()
+                raise _unread(self.timeout)
             self.found.append(next(self.steps))
             return True
         except StopIteration:
@@ -239,6 +265,26 @@ class _Chore:
         except Exception as error:
             calls.append(partial(_settle, self.future, None, error))
         return False
+
+
+def _cut(update: Update) -> Update:
+    """The end of an answer whose time ran out: as clients know it, it reached a limit of its length."""
+    assert update.result is not None
+    event, result = replace(update.event, finish_reason="length"), replace(update.result, finish_reason="length")
+    return replace(update, event=event, result=result, cut=True)
+
+
+def _too_late(reports: list[Report], timeout: float) -> ApiError:
+    """Of a request whose time ran out before its first token."""
+    if any(report.seconds_prefill or report.seconds_target for report in reports):
+        return _unread(timeout)
+    return ApiError(503, f"the request waited for {timeout:g} seconds, its time here; try again later",
+                    code="timeout", headers={"retry-after": "1"})  # fmt: skip
+
+
+def _unread(timeout: float) -> ApiError:
+    return ApiError(408, f"the prompt was not read within {timeout:g} seconds, the server's time for an answer",
+                    code="timeout", headers={"x-should-retry": "false"})  # fmt: skip
 
 
 def live_of(report: Report, plain: float | None) -> Live:
