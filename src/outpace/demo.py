@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 
@@ -64,7 +65,8 @@ def _race(target: LoadedModel, draft: LoadedModel, prompts: tuple[Prompt, ...]) 
 
 def _row(target: LoadedModel, found: list[Comparison]) -> str:
     def median(values: list[float | None]) -> float:
-        return statistics.median(value for value in values if value is not None)
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known else math.nan  # nothing was drafted
 
     plain = median([one.plain.report.tokens_per_second for one in found])
     fast = median([one.speculative.report.tokens_per_second for one in found])

@@ -40,6 +40,13 @@ class Spread:
         return cls(middle, low, high, len(known))
 
 
+def spread(values: Sequence[float], what: str = "pairs") -> str:
+    """How far apart the values behind a figure lie, and how many they are."""
+    if len(values) < 2:
+        return f"{len(values)} {what.removesuffix('s')} only"
+    return f"{min(values):.2f} to {max(values):.2f} in {len(values)} {what}"
+
+
 @dataclass(frozen=True)
 class Row:
     """One contender in one category at one temperature. ``speed``: tokens a second after the first step;

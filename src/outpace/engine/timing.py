@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 
-from ..core.types import RoundSeconds
+from ..core.protocols import Session
+from ..core.types import Proposal, RoundSeconds, Verdict
 from .costs import PassCosts
 
 _NOISE = 0.01  # variance of one round's log time
@@ -26,6 +29,12 @@ class Drift:
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[float, float, int]] = {}  # log factor, its variance, round it holds for
         self._all, self._round = 0.0, 0
+
+    def copy(self) -> Drift:
+        """What is known now, which learns nothing more."""
+        other = Drift()
+        other._known, other._all, other._round = dict(self._known), self._all, self._round
+        return other
 
     @property
     def common(self) -> float:
@@ -94,6 +103,7 @@ class Prices:
         self._lines: dict[str, Line] = {}
         self._reading = {name: costs.per_prompt_token for name, costs in drafts.items()}
         self._sample, self._other = 0.0, 0.0  # per token that comes out, per round
+        self.observed: float | None = None  # Unix time of the last round that was looked at
 
     def line(self, drafter: str) -> Line:
         """Seconds of drafting by its steps, at the machine's usual speed."""
@@ -115,6 +125,10 @@ class Prices:
         """Seconds of a pass over ``rows`` rows, where attending to what is cached costs ``attention``."""
         return max(1e-9, self._target.base(rows) + attention) * self._drift.factor(_size(rows))
 
+    def pass_seconds(self) -> Callable[[float, int], float]:
+        """Seconds of a target pass over rows of one sequence behind cached entries, as they are known now."""
+        return partial(_pass_seconds, self._target, self._drift.copy())
+
     def drafting(self, drafter: str, steps: float) -> float:
         """Seconds of drafting ``steps`` steps."""
         return self.line(drafter).at(steps) * self._drift.common if steps else 0.0
@@ -135,6 +149,7 @@ class Prices:
     ) -> None:
         """A round over ``rows`` rows; ``steps`` of drafting by drafter; ``tokens`` came out."""
         if not seconds.prompt_rows:
+            self.observed = time.time()
             expected = max(1e-9, self._target.base(rows) + attention)
             self._drift.observe(_size(rows), seconds.target, expected)
         if len(steps) == 1:  # of several drafters' time in one round, nobody knows the parts
@@ -153,6 +168,39 @@ class Prices:
             self._reading[drafter] = each
         elif tokens >= _READS:
             self._reading[drafter] = known + min(1.0, tokens / 64) * (each - known)
+
+
+class Watch:
+    """The Controller of an engine in which nothing is to be decided: it learns what passes cost from every round,
+    once it has ``prices`` to correct."""
+
+    def __init__(self) -> None:
+        self.prices: Prices | None = None
+
+    def budgets(self, sessions: Sequence[Session], most: Sequence[int]) -> list[int]:
+        """As many nodes as are allowed."""
+        return list(most)
+
+    def observe(
+        self,
+        sessions: Sequence[Session],
+        proposals: Sequence[Proposal],
+        verdicts: Sequence[Verdict],
+        seconds: RoundSeconds,
+    ) -> None:
+        """Learn from a round."""
+        if self.prices is None:
+            return
+        attention = 0.0
+        for session, proposal, verdict in zip(sessions, proposals, verdicts, strict=True):
+            first, more = self.prices.attention(len(session.tokens) - len(verdict.path) - 2)
+            attention += first + more * len(proposal)
+        rows = sum(len(proposal) + 1 for proposal in proposals)
+        self.prices.observe(rows, attention, {}, sum(len(verdict.path) + 1 for verdict in verdicts), seconds)
+
+
+def _pass_seconds(costs: PassCosts, drift: Drift, rows: float, entries: int) -> float:
+    return costs.of(rows, entries) * drift.factor(_size(rows))
 
 
 def _size(rows: float) -> int:
