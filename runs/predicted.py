@@ -36,7 +36,7 @@ def main() -> int:
     params = SamplingParams(max_tokens=args.tokens, seed=1)
     near = counted = 0
     for number, prompt in enumerate(itertools.islice(prompts(), args.skip, args.runs), start=args.skip + 1):
-        found = compare(engine, encode(engine, prompt), params, repeats=1)
+        found = compare(engine, encode(engine, prompt), params, repeats=1, calibrate=number == args.skip + 1)
         report = found.speculative.report
         if found.speedup is None or report.predicted_speedup is None:
             print(f"{number:3} {prompt.id:16} nothing was drafted: neither figure", flush=True)

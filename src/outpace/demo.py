@@ -57,7 +57,7 @@ def _race(target: LoadedModel, draft: LoadedModel, prompts: tuple[Prompt, ...]) 
     for prompt in prompts:
         text = prompt if isinstance(prompt, str) else prompt[0]["content"]  # type: ignore[index]
         print(f"\n> {str(text).strip()}\n", flush=True)
-        found.append(compare(engine, prompt, SamplingParams(max_tokens=TOKENS), repeats=1))
+        found.append(compare(engine, prompt, SamplingParams(max_tokens=TOKENS), repeats=1, calibrate=not found))
         print(found[-1].speculative.text)
         print(f"\n{comparison_table(found[-1])}", flush=True)
     return found

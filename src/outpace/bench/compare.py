@@ -72,12 +72,14 @@ def compare(
     *,
     gamma: int | None = None,
     repeats: int = 3,
+    calibrate: bool = True,
     show: Callable[[str, Result], None] = lambda mode, result: None,
 ) -> Comparison:
-    """Run plain and speculative decoding side by side (:func:`race`), after short answers to other prompts.
+    """Run plain and speculative decoding side by side (:func:`race`).
 
-    From these, the costs of passes are corrected that the reports' predictions rest on: nothing of ``prompt`` itself
-    is in them. Each repeat is another tenant's request, so none drafts from what an earlier one answered. ``show`` is
+    The costs of passes that the reports' predictions rest on are measured if need be, and corrected by short answers to
+    other prompts where ``calibrate`` is set, as the first comparison of several should: nothing of ``prompt`` itself is
+    in them. Each repeat is another tenant's request, so none drafts from what an earlier one answered. ``show`` is
     called with "plain" or "speculative" after every run. Without a seed, one is drawn for all.
     """
     if params.seed is None:
@@ -87,7 +89,7 @@ def compare(
     alone.measure_costs(beside=engine)
     engines = {"plain": alone, "speculative": engine}
     depths = {} if gamma is None else {"speculative": gamma}
-    for other in workload.tuning():
+    for other in workload.tuning() if calibrate else ():
         text = [{"role": "user", "content": other.text}] if engine.target.chat_template else other.text
         race(engines, text, SamplingParams(max_tokens=_CALIBRATION_TOKENS, ignore_eos=True), depths, "calibration")
     known = engine.prices.pass_seconds() if engine.prices else None

@@ -9,16 +9,18 @@ from typing import Any
 
 from ..core.errors import ContextError, PeerError
 from ..engine.build import load
+from ..engine.costs import measure_passes
 from ..engine.engine import Engine, Prompt
 from ..models.loading import LoadedModel
 from ..models.tokenizer import StreamDecoder
 from . import workload
 from .contenders import Contender, Mode, Other, Ours, modes
 from .measure import PLAIN, Measurement, measure, tasks
-from .probe import Bandwidth, pass_seconds
+from .probe import Bandwidth
 from .provenance import provenance
 
 AUTO = "auto"
+ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 TUNING_TOKENS = 48
 Say = Callable[[str], object]
 
@@ -72,9 +74,9 @@ def _run(plan: Plan, measurement: Measurement, save: Path | None, say: Say) -> N
         else:
             prompts.append((prompt, ids))
     say("measuring what a pass costs by its rows")
-    measurement.costs["target"] = pass_seconds(plan.target.runtime)
+    measurement.costs["target"] = measure_passes(plan.target.runtime, rows=ROWS).by_rows
     if plan.draft is not None:
-        measurement.costs["draft"] = pass_seconds(plan.draft.runtime, rows=(1, 2, 4, 8))
+        measurement.costs["draft"] = measure_passes(plan.draft.runtime, rows=(1, 2, 4, 8)).by_rows
     bandwidth = Bandwidth()
     for contender in ours:  # a first answer of each touches what a first answer touches
         if prompts:

@@ -1,8 +1,11 @@
 """Find the fastest way to run a target on this machine.
 
 Tries what could draft for it (models of the catalogue that are here and share its vocabulary, lookup, its own layers,
-its own weights in fewer bits), each against plain decoding, prints them ranked, and saves a plan that `generate`,
-`chat`, `serve` and `bench` follow with --plan, and two pictures beside it. --costs only prints what passes cost.
+its own weights in fewer bits), each side by side with plain decoding, prints them ranked, and saves a plan that
+`generate`, `chat`, `serve` and `bench` follow with --plan, and two pictures beside it. A way is called faster than plain
+decoding, and saved, when the 95% interval for the median of its ratios (by the sign test) lies above 1: of 6 to 8 pairs
+all must be faster, of 9 to 11 all but one. Where no way is, the plan is plain decoding. A way that drafted nothing is
+never faster. --costs only prints what passes cost.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", action="append", metavar="MODEL", help="a draft to try; repeatable (all that fit)")
     parser.add_argument("--drafter", action="append", metavar="NAME", help="a drafter to try; repeatable (all)")
     parser.add_argument("--prompts", metavar="FILE", help="prompts of yours: one a line, or JSON lines with a prompt")
+    parser.add_argument("--repeat", type=int, default=2, metavar="N", help="answers to each prompt (2), compared in "
+                        "pairs; fewer than 6 pairs in all prove nothing")  # fmt: skip
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens an answer (64)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="the target's weights")
@@ -51,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
     from ..models.loading import load_draft, load_model
 
     place, save = resolve(args.target), Path(args.save)
-    if args.tokens < 1:
-        raise ParameterError(f"--tokens must be at least 1, not {args.tokens}")
+    for name in ("tokens", "repeat"):
+        if getattr(args, name) < 1:
+            raise ParameterError(f"--{name} must be at least 1, not {getattr(args, name)}")
     if not save.parent.is_dir():
         raise ParameterError(f"--save: there is no directory {save.parent}")
     params = SamplingParams(temperature=args.temperature, seed=0, max_tokens=args.tokens)
@@ -76,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     plain.generate(prompts[0], SamplingParams(max_tokens=4))
     for way in chosen:
         _tell(f"trying {way.label}")
-        one, engine = tuning.try_way(way, target, costs[target.name], plain, prompts, params, backend=args.backend,
+        one, engine = tuning.try_way(way, target, plain, prompts, params, args.repeat, backend=args.backend,
                                      threads=threads)  # fmt: skip
         found.append(one)
         if engine is not None:
@@ -87,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     plan.write(save)
     pictures = _pictures(ranked, plain, engines, prompts, params, costs, target, save)
     _tell(f"saved {save}, {', '.join(map(str, pictures))}")
-    _tell(f"use it: outpace generate --plan {save} ...")
+    _tell(f"use it: outpace generate --plan {save} ...; its keys: docs/how-to/choose-a-draft.md")
     if args.json:
         print(save.read_text(encoding="utf-8"), end="")
     return 0
@@ -176,17 +182,26 @@ def costs_table(costs: dict[str, PassCosts]) -> str:
 
 
 def ranking(ranked: list[Found]) -> str:
-    """A table, the fastest way first."""
-    width = max(len(one.way.label) for one in ranked)
-    lines = [f"{'way':{width}}  measured  predicted  drafts agree  tokens a pass"]
+    """A table: ways that are surely faster than plain decoding, plain decoding, the others."""
+    from ..bench.summary import spread
+
+    width = max(len("plain"), *(len(one.way.label) for one in ranked))
+    lines = [f"{'way':{width}}  {'measured':>30}  predicted  drafts agree  tokens a pass"]
+    plain = f"{'plain':{width}}  {'1.00x':>30}" + ("" if ranked[0].faster else "  nothing is surely faster: it is saved")
     for one in ranked:
+        if not one.faster and plain:
+            lines.append(plain)
+            plain = ""
         if one.error:
             lines.append(f"{one.way.label:{width}}  not possible: {one.error}")
-            continue
-        agree = "-" if one.alpha is None else f"{one.alpha:.0%}"
-        lines.append(f"{one.way.label:{width}}  {one.measured or 0:7.2f}x  {one.predicted or 0:8.2f}x  {agree:>12}  "
-                     f"{one.tokens_a_pass or 0:13.2f}")  # fmt: skip
-    return "\n".join(lines)
+        elif one.measured is None:
+            lines.append(f"{one.way.label:{width}}  {'nothing was drafted':>30}")
+        else:
+            measured = f"{one.measured:.2f}x ({spread(one.ratios)})"
+            predicted = "-" if one.predicted is None else f"{one.predicted:.2f}x"
+            lines.append(f"{one.way.label:{width}}  {measured:>30}  {predicted:>9}  {one.alpha or 0:>12.0%}  "
+                         f"{one.tokens_a_pass or 0:13.2f}")  # fmt: skip
+    return "\n".join([*lines, plain] if plain else lines)
 
 
 def _tell(text: str) -> None:

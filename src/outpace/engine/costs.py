@@ -67,6 +67,11 @@ class PassCosts:
         return entries * (self.per_entry + self.per_entry_row * (rows - 1))
 
     @property
+    def by_rows(self) -> dict[int, float]:
+        """The measured points: seconds by rows."""
+        return dict(zip(self.rows, self.seconds, strict=True))
+
+    @property
     def per_prompt_token(self) -> float:
         """Seconds for each token of a long text that is read; from the pass over most rows where nothing else is
         known, which is too much, since its rows have logits."""
@@ -77,15 +82,18 @@ class PassCosts:
         return self.of(rows) / self.of(1)
 
 
-def measure_passes(runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_seconds: float = 3.0) -> PassCosts:
-    """Time passes over each number of rows, the first of which is 1, each beside a pass over one row. Takes about
+def measure_passes(
+    runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_seconds: float = 3.0, cached: int = _CACHED
+) -> PassCosts:
+    """Time passes over each number of rows, the first of which is 1, each beside a pass over one row, behind ``cached``
+    entries or half of what the model's context has. Takes about
     ``limit_seconds``, more where the least number of sweeps takes longer; numbers of rows that do not come up within
     the time are left out, and so is the pass over a text where it seems to take more.
 
     Medians count, of the ratio within each pair: a machine may be faster in one second than in the next, and one row
     must not have been measured in another one. (The fastest passes are those of seconds in which memory was quick,
     where one row gains most: more rows then look dearer than they are in most rounds.)"""
-    cached = min(_CACHED, runtime.context // 2)
+    cached = min(cached, runtime.context // 2)
     rows = [n for n in rows if n <= runtime.context - cached]
     cache, start = runtime.new_cache(), perf_counter()
     slot = _filled(cache, cached, max(rows))

@@ -16,7 +16,11 @@ class Plan:
     """The settings of :func:`outpace.load` that a tuning chose, and what it measured.
 
     ``drafter``: names, separated by commas. ``gamma`` None: ``controller`` decides. ``believed``: P(a draft stands) by
-    drafter, so that the controller need not begin with a guess. ``measured``: a row for each way that was tried.
+    drafter, so that the controller need not begin with a guess. ``machine``: where it was measured. ``measured``: a row
+    for each way that was tried: ``way``; ``each``, plain seconds / its seconds of every pair; ``measured``, their
+    median, null where nothing was drafted; ``lower_end`` of the 95% interval for that median, null for fewer than 6
+    pairs; ``faster``, whether that lies above 1; ``predicted``, the gain by the cost of passes, reading the prompt apart;
+    ``drafted`` tokens; ``alpha``, accepted / tested drafts; ``tokens_a_pass``.
     """
 
     target: str

@@ -125,6 +125,11 @@ class Prices:
         """Seconds of a pass over ``rows`` rows, where attending to what is cached costs ``attention``."""
         return max(1e-9, self._target.base(rows) + attention) * self._drift.factor(_size(rows))
 
+    @property
+    def plain(self) -> float:
+        """Seconds of a token of one request that is decoded plainly and alone, behind a text of usual length."""
+        return self.target(1, self.attention(self._target.cached)[0]) + self.rest(1)
+
     def pass_seconds(self) -> Callable[[float, int], float]:
         """Seconds of a target pass over rows of one sequence behind cached entries, as they are known now."""
         return partial(_pass_seconds, self._target, self._drift.copy())
