@@ -1,7 +1,7 @@
 """How far predicted speed-ups are from measured ones.
 
-Each run is a prompt of another category, plain and with the draft side by side: the prediction knows the run's counts and
-the seconds of its own rounds, and v(rows) from passes timed in pairs and from other prompts; nothing of the plain
+Each run is a prompt of another category, plain and with the draft side by side: the prediction knows the run's counts
+and the seconds of its own rounds, and v(rows) from passes timed in pairs and from other prompts; nothing of the plain
 run. Prints each run, and how many of them lie within the bar; the status is 1 when fewer than 18 of 20 do.
 """
 

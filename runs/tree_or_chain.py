@@ -61,7 +61,9 @@ def measure(args: argparse.Namespace) -> None:
             prompt = engine.encode(chat)
             texts.append({"name": name, "temperature": temperature, "prompt": prompt, "tokens": result.token_ids})
             print(f"{name}, T {temperature:g}: {len(result.token_ids)} tokens", flush=True)
-    costs = {name: measure_passes(one.runtime, rows=ROWS).by_rows for name, one in (("target", target), ("draft", draft))}
+    costs = {
+        name: measure_passes(one.runtime, rows=ROWS).by_rows for name, one in (("target", target), ("draft", draft))
+    }
     found = {"target": args.target, "weights": target.weights, "draft": args.draft, "draft_weights": args.draft_weights,
              "threads": torch.get_num_threads(), "costs": costs, "texts": texts}  # fmt: skip
     args.work.parent.mkdir(parents=True, exist_ok=True)

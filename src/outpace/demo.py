@@ -53,7 +53,7 @@ def main() -> int:
 
 def _race(target: LoadedModel, draft: LoadedModel, prompts: tuple[Prompt, ...]) -> list[Comparison]:
     engine = load(target, draft, gamma=4)
-    found = []
+    found: list[Comparison] = []
     for prompt in prompts:
         text = prompt if isinstance(prompt, str) else prompt[0]["content"]  # type: ignore[index]
         print(f"\n> {str(text).strip()}\n", flush=True)

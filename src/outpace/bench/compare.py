@@ -136,7 +136,7 @@ def race(
     """The same request in several engines, side by side: whoever has said least, and took least time for it, makes
     the next pass. So a machine that becomes slower or faster does so for all, where requests timed one after the
     other differ by as much as two of its minutes do. ``gamma``: of those engines that are to draft so much.
-    ``tenant``: see ``Engine.open``; another one for each repeat keeps a drafter from drafting what it has seen answered.
+    ``tenant``: see ``Engine.open``; with one for each repeat no drafter drafts what it has seen answered.
     Raises what a request ends with."""
     depths, found = gamma or {}, {}
     seconds, first = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, (0.0, 0))

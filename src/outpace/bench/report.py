@@ -9,7 +9,7 @@ from html import escape
 from .measure import PLAIN, Measurement
 from .plots import COLOURS, STYLE, Bar, Series, bar_chart, line_chart
 from .summary import EVERYTHING, Row, acceptance_by_depth, contender_names, rows, speed_over_time
-from .tables import HEAD, cells, facts
+from .tables import HEAD, called, cells, facts
 
 _PAGE = """
 :root { color-scheme: light dark; --ink: #24292f; --soft: #59636e; --ground: #ffffff; --line: #d4d9df;
@@ -130,9 +130,9 @@ def _depths(measurement: Measurement) -> str:
 
 def _costs(measurement: Measurement) -> str:
     series = [
-        Series(name, [(float(n), seconds / costs[1]) for n, seconds in costs.items()], marks=True,
-               notes=[f"{name}, {n} rows: {1e3 * seconds:.2f} ms" for n, seconds in costs.items()])
-        for name, costs in measurement.costs.items()
+        Series(called(measurement, part), [(float(n), seconds / costs[1]) for n, seconds in costs.items()], marks=True,
+               notes=[f"{n} rows: {1e3 * seconds:.2f} ms" for n, seconds in costs.items()])
+        for part, costs in measurement.costs.items()
     ]  # fmt: skip
     if not series:
         return ""

@@ -46,7 +46,8 @@ class Plan:
 
 
 def run(plan: Plan, save: Path | None, say: Say) -> Measurement:
-    """Carry out the plan. Ctrl-C ends it early; what was measured by then is returned, and marked incomplete."""
+    """Carry out the plan. Ctrl-C ends it early; what was measured by then is returned, and marked incomplete. ``save``:
+    where what there is so far is written after each task; writing the whole is the caller's."""
     models = [plan.target, *([plan.draft] if plan.draft else [])]
     settings = {"drafters": list(plan.drafters), "gammas": list(plan.gammas), "accept": plan.accept,
                 "temperatures": list(plan.temperatures), "max_tokens": plan.max_tokens, "repeats": plan.repeats,
@@ -58,8 +59,6 @@ def run(plan: Plan, save: Path | None, say: Say) -> Measurement:
         measurement.complete = True
     except KeyboardInterrupt:
         say("interrupted: what is measured is kept")
-    if save is not None:
-        save.write_text(measurement.as_json(), encoding="utf-8")
     return measurement
 
 

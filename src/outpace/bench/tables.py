@@ -67,6 +67,12 @@ def page(measurement: Measurement, title: str = "Measured with outpace bench") -
     return f"# {title}\n\n{listed}\n\n{markdown(summary_table(measurement))}\n"
 
 
+def called(measurement: Measurement, part: str) -> str:
+    """The name of the model that is the "target" or the "draft" of a measurement."""
+    names = [model["name"] for model in measurement.provenance["models"]]
+    return dict(zip(("target", "draft"), names, strict=False)).get(part, part)
+
+
 def facts(measurement: Measurement) -> list[str]:
     """Lines on the machine, the models and what the run can be blamed for."""
     about = measurement.provenance
@@ -86,7 +92,7 @@ def facts(measurement: Measurement) -> list[str]:
                      f"most memory held {measurement.peak_memory / 1e9:.2f} GB")  # fmt: skip
     for name, costs in measurement.costs.items():
         listed = ", ".join(f"{n}: {1e3 * s:.1f} (x{s / costs[1]:.2f})" for n, s in costs.items())
-        lines.append(f"ms a pass of the {name} by rows: {listed}")
+        lines.append(f"ms a pass of {called(measurement, name)} by rows: {listed}")
     for peer in dict.fromkeys(tried["peer"] for tried in measurement.tuning):
         of = [tried for tried in measurement.tuning if tried["peer"] == peer]
         count = len({tried["mode"] for tried in of})

@@ -201,10 +201,8 @@ def speedup_picture(
     ]
     if points:
         mean = statistics.mean(alpha for *_, alpha in points)
-        curves.append(
-            Series(f"each prompt, alpha {mean:.2f}", [(gamma, gain) for gamma, gains, _ in points for gain in gains],
-                   line=False, marks=True)  # fmt: skip
-        )
+        marks = [(float(gamma), gain) for gamma, gains, _ in points for gain in gains]
+        curves.append(Series(f"each prompt, alpha {mean:.2f}", marks, line=False, marks=True))
     return standalone(line_chart(curves, title=title, x_label="gamma: tokens drafted a round",
                                  y_label="times plain decoding", rule=1.0, whole_x=True))  # fmt: skip
 
@@ -221,7 +219,7 @@ def measured_points(
     plain: Engine, engine: Engine, prompts: Sequence[Prompt], params: SamplingParams, tell: Callable[[str], None]
 ) -> list[tuple[int, Sequence[float], float]]:
     """(gamma, speed-up on each prompt, mean alpha) with each fixed gamma."""
-    points = []
+    points: list[tuple[int, Sequence[float], float]] = []
     for gamma in GAMMAS:
         pairs = [paired(plain, engine, prompt, params, gamma, f"gamma {gamma}") for prompt in prompts]
         alphas = [result.report.alpha for _, result in pairs if result.report.alpha is not None]

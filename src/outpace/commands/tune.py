@@ -2,10 +2,10 @@
 
 Tries what could draft for it (models of the catalogue that are here and share its vocabulary, lookup, its own layers,
 its own weights in fewer bits), each side by side with plain decoding, prints them ranked, and saves a plan that
-`generate`, `chat`, `serve` and `bench` follow with --plan, and two pictures beside it. A way is called faster than plain
-decoding, and saved, when the 95% interval for the median of its ratios (by the sign test) lies above 1: of 6 to 8 pairs
-all must be faster, of 9 to 11 all but one. Where no way is, the plan is plain decoding. A way that drafted nothing is
-never faster. --costs only prints what passes cost.
+`generate`, `chat`, `serve` and `bench` follow with --plan, and two pictures beside it. A way is called faster than
+plain decoding, and saved, when the 95% interval for the median of its ratios (by the sign test) lies above 1: of 6 to
+8 pairs all must be faster, of 9 to 11 all but one. Where no way is, the plan is plain decoding. A way that drafted
+nothing is never faster. --costs only prints what passes cost.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._models import DEFAULT_TARGET, WEIGHTS
+from ._output import check_output, write_output
 
 if TYPE_CHECKING:
     from ..bench.tuning import Found
@@ -59,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
     for name in ("tokens", "repeat"):
         if getattr(args, name) < 1:
             raise ParameterError(f"--{name} must be at least 1, not {getattr(args, name)}")
-    if not save.parent.is_dir():
-        raise ParameterError(f"--save: there is no directory {save.parent}")
+    if not args.costs:
+        for file in (save, *_pictures_of(save)):
+            check_output("--save", file)
     params = SamplingParams(temperature=args.temperature, seed=0, max_tokens=args.tokens)
     texts = _texts(args.prompts) if args.prompts else list(tuning.PROMPTS)
     threads = _threads(args)
@@ -90,12 +92,12 @@ def run(args: argparse.Namespace) -> int:
     ranked = tuning.rank(found)
     plan = tuning.plan_of(args.target, ranked, threads, weights=args.weights, backend=args.backend)
     _tell(ranking(ranked))
-    plan.write(save)
+    write_output("--save", save, plan.as_json())
     pictures = _pictures(ranked, plain, engines, prompts, params, costs, target, save)
     _tell(f"saved {save}, {', '.join(map(str, pictures))}")
     _tell(f"use it: outpace generate --plan {save} ...; its keys: docs/how-to/choose-a-draft.md")
     if args.json:
-        print(save.read_text(encoding="utf-8"), end="")
+        print(plan.as_json(), end="")
     return 0
 
 
@@ -119,11 +121,16 @@ def _pictures(
         points = tuning.measured_points(plain, engine, prompts, params, _tell)
         behind = [one for name, one in costs.items() if name != target.name and name in best.way.draft]
         c = (behind[0].of(1) if behind else 0.0) / costs[target.name].of(1)
-    speed, cost = save.with_name(f"{save.stem}-speedup.svg"), save.with_name(f"{save.stem}-costs.svg")
+    speed, cost = _pictures_of(save)
     title = f"{target.name}, {best.way.label if best else 'a draft that costs nothing'}, c = {c:.2f}"
-    speed.write_text(tuning.speedup_picture(costs[target.name], c, points, title), encoding="utf-8")
-    cost.write_text(tuning.cost_picture(costs, f"A pass of {target.name} and its drafts"), encoding="utf-8")
+    write_output("--save", speed, tuning.speedup_picture(costs[target.name], c, points, title))
+    write_output("--save", cost, tuning.cost_picture(costs, f"A pass of {target.name} and its drafts"))
     return [speed, cost]
+
+
+def _pictures_of(save: Path) -> list[Path]:
+    """Where the pictures beside a plan go: the speed-up against gamma, and the cost of a pass."""
+    return [save.with_name(f"{save.stem}-{what}.svg") for what in ("speedup", "costs")]
 
 
 def _threads(args: argparse.Namespace) -> int | None:
@@ -187,7 +194,9 @@ def ranking(ranked: list[Found]) -> str:
 
     width = max(len("plain"), *(len(one.way.label) for one in ranked))
     lines = [f"{'way':{width}}  {'measured':>30}  predicted  drafts agree  tokens a pass"]
-    plain = f"{'plain':{width}}  {'1.00x':>30}" + ("" if ranked[0].faster else "  nothing is surely faster: it is saved")
+    plain = f"{'plain':{width}}  {'1.00x':>30}" + (
+        "" if ranked[0].faster else "  nothing is surely faster: it is saved"
+    )
     for one in ranked:
         if not one.faster and plain:
             lines.append(plain)

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from ..core.errors import ModelError, ParameterError
 from ..core.protocols import Runtime
 from ..kernels.native import missing_notice, open_library
+from .catalogue import name_of
 from .checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from .config import DecoderConfig
 from .decoder import Decoder, check_tensors
@@ -120,7 +121,7 @@ def _load(
         end_tokens=checkpoint.end_tokens,
         chat_template=checkpoint.chat_template,
         config=config,
-        name=checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.resolve().name,
+        name=name_of(checkpoint.path),
         path=checkpoint.path,
         nbytes=nbytes,
         weights=weights,
