@@ -7,6 +7,7 @@ import pytest
 from outpace.bench.measure import Measurement, merge
 from outpace.bench.probe import between
 from outpace.bench.summary import EVERYTHING, Spread, acceptance_by_depth, rows, speed_over_time
+from outpace.bench.tables import HEAD, cells
 
 
 def report(passes: int, drafted: int, tested: int, accepted: int, draft: float, target: float) -> dict[str, Any]:
@@ -123,3 +124,9 @@ def test_parts_are_merged_without_mixing_their_pairs() -> None:
     assert len(whole.runs) == 4 and not whole.complete
     gains = [r.gain for r in rows(whole) if r.contender == "auto" and r.category == "code"]
     assert gains[0] is not None and (gains[0].low, gains[0].high) == (0.875, 1.625)
+
+
+def test_a_figure_of_one_pair_says_so() -> None:
+    found = rows(measurement(run("plain", 10.0, PLAIN), run("draft_model", 15.0, DRAFTED)))
+    drafted = cells(next(row for row in found if row.contender == "draft_model"))
+    assert drafted[HEAD.index("quartiles")] == "-" and drafted[HEAD.index("quartiles (pairs)")] == "- (1)"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from .measure import Measurement
 from .summary import PHASES, Row, Spread, rows
 
-HEAD = ("T", "category", "setting", "tok/s", "quartiles", "gain", "whole", "prefill s", "same", "alpha", "block eff.",
-        "gamma", "c", "v(g+1)", "paper", "ours", "d/t/s/o %", "roofline")  # fmt: skip
+HEAD = ("T", "category", "setting", "tok/s", "quartiles", "gain", "quartiles (pairs)", "whole", "prefill s", "same",
+        "alpha", "block eff.", "gamma", "c", "v(g+1)", "paper", "ours", "d/t/s/o %", "roofline")  # fmt: skip
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -17,13 +17,19 @@ def cells(row: Row) -> tuple[str, ...]:
     phases = "/".join(f"{100 * row.phases[phase]:.0f}" for phase in PHASES) if row.phases else "-"
     return (
         f"{row.temperature:g}", row.category, row.contender,
-        _middle(row.speed), f"{row.speed.low:.1f}-{row.speed.high:.1f}" if row.speed else "-",
-        f"x{row.gain.median:.2f}" if row.gain else "-", _middle(row.whole),
+        _middle(row.speed), _quartiles(row.speed, ".1f"),
+        f"x{row.gain.median:.2f}" if row.gain else "-",
+        f"{_quartiles(row.gain, '.2f')} ({row.gain.count})" if row.gain else "-", _middle(row.whole),
         f"{row.prefill.median:.2f}" if row.prefill else "-", f"{row.same[0]}/{row.same[1]}" if row.same else "-",
         _number(row.alpha), _number(row.block_efficiency), _number(row.depth, 1), _number(row.c),
         _number(row.rows_cost), f"x{row.paper:.2f}" if row.paper else "-", f"x{row.ours:.2f}" if row.ours else "-",
         phases, f"{100 * row.roofline:.0f}%" if row.roofline else "-",
     )  # fmt: skip
+
+
+def _quartiles(spread: Spread | None, form: str) -> str:
+    """Of a single value there are none."""
+    return "-" if spread is None or spread.count < 2 else f"{spread.low:{form}}-{spread.high:{form}}"
 
 
 def _middle(spread: Spread | None) -> str:
