@@ -197,13 +197,14 @@ def _table(table: Sequence[Row]) -> list[str]:
         mark = f' class="{" ".join(classes)}"' if classes else ""
         lines.append(f"<tr{mark}>" + "".join(f"<td>{escape(texts[i])}</td>" for i in kept) + "</tr>")
     lines.append(
-        "</tbody></table></div><p class=soft>tok/s: after the first step, median and quartiles; gain: median of the pairs, "
-        "their quartiles and number; whole: tokens a second of the whole request, prefill included; prefill: seconds until the first step ended; same: answers equal to "
-        "plain's, token for token; alpha: accepted / tested (accepted / drafted for other engines); block eff.: tokens "
-        "a target pass; gamma: drafts a round, mean; c: a draft step / a one-row target pass; v(g+1): a pass over a "
-        "round's rows / over one; paper, ours: predicted gains; d/t/s/o: share of the time that drafting, the target, "
-        "sampling and the rest took; roofline: the time that reading the weights takes at "
-        "the bandwidth measured in this run / the time taken (caches and keys and values are not counted).</p>"
+        "</tbody></table></div><p class=soft>tok/s: after the first step, median and quartiles; gain: median of "
+        "the pairs, their quartiles and number; whole: tokens a second of the whole request, prefill included; "
+        "prefill: seconds until the first step ended; same: answers equal to plain's, token for token; alpha: "
+        "accepted / tested (accepted / drafted for other engines); block eff.: tokens a target pass; gamma: "
+        "drafts a round, mean; c: a draft step / a one-row target pass; v(g+1): a pass over a round's rows / over"
+        " one; paper, ours: predicted gains; d/t/s/o: share of the time that drafting, the target, sampling and "
+        "the rest took; roofline: the time that reading the weights takes at the bandwidth measured in this run /"
+        " the time taken (caches and keys and values are not counted).</p>"
     )
     return lines
 
