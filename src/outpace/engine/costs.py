@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import platform
 from bisect import bisect_right
@@ -28,6 +27,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 _TEXT_ROWS = 128  # of the pass that shows what reading a text costs
 _CACHED, _LONG = 128, 1024  # entries behind the passes that are measured
 _LONG_ROWS = 4
+_ATTENTION_PAIRS = 5
 _SWEEPS, _LEAST_SWEEPS = 12, 3
 _LEAST_SECONDS = 1e-9
 
@@ -130,19 +130,18 @@ def _reading(runtime: Runtime, cache: KVCache, limit_seconds: float) -> float:
 
 
 def _attention(runtime: Runtime, cache: KVCache, cached: int) -> tuple[float, float]:
-    """Seconds for each cached entry: with one row, and for each further row."""
+    """Seconds for each cached entry: with one row, and for each further row. Medians of the differences of pairs."""
     long = min(_LONG, runtime.context - _LONG_ROWS)
     if long <= 2 * cached:
         return 0.0, 0.0
-    best: dict[tuple[int, int], float] = {}
-    slots = {entries: _filled(cache, entries, _LONG_ROWS) for entries in (cached, long)}
-    for _ in range(3):
-        for n in (1, _LONG_ROWS):
-            for entries, slot in slots.items():
-                best[n, entries] = min(best.get((n, entries), math.inf), time_pass(runtime, cache, slot, n))
-    for slot in slots.values():
+    more: dict[int, list[float]] = {1: [], _LONG_ROWS: []}  # by rows: seconds behind many entries less behind few
+    few, many_entries = (_filled(cache, entries, _LONG_ROWS) for entries in (cached, long))
+    for _ in range(_ATTENTION_PAIRS):
+        for n, found in more.items():
+            found.append(-time_pass(runtime, cache, few, n) + time_pass(runtime, cache, many_entries, n))
+    for slot in (few, many_entries):
         cache.close(slot)
-    one, many = (max(0.0, best[n, long] - best[n, cached]) / (long - cached) for n in (1, _LONG_ROWS))
+    one, many = (max(0.0, median(found)) / (long - cached) for found in more.values())
     return one, max(0.0, many - one) / (_LONG_ROWS - 1)
 
 
@@ -214,7 +213,7 @@ def identify(model: LoadedModel) -> dict[str, object]:
         "context": runtime.context,
         "machine": machine(),
         "outpace": __version__,
-        "measured": ["medians of pairs", *ROWS, f"{_TEXT_ROWS} of a text"],
+        "measured": ["medians of pairs", _ATTENTION_PAIRS, *ROWS, f"{_TEXT_ROWS} of a text"],
     }
 
 
