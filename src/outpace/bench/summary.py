@@ -39,11 +39,9 @@ class Spread:
         return cls(middle, low, high, len(known))
 
 
-def spread(values: Sequence[float], what: str = "pairs") -> str:
-    """How far apart the values behind a figure lie, and how many they are."""
-    if len(values) < 2:
-        return f"{len(values)} {what.removesuffix('s')} only"
-    return f"{min(values):.2f} to {max(values):.2f} in {len(values)} {what}"
+def spread(ratios: Sequence[float]) -> str:
+    """How far apart the paired ratios behind a figure lie, and how many they are."""
+    return "1 pair only" if len(ratios) == 1 else f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} pairs"
 
 
 @dataclass(frozen=True)

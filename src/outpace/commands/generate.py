@@ -146,9 +146,9 @@ def comparison_table(found) -> str:  # type: ignore[no-untyped-def]  # bench.com
         f"tokens       {len(found.speculative.token_ids)}, {same}",
     ]
     if fast.alpha is not None:
+        predicted = "" if fast.c is None else f", c {fast.c:.2f}, predicted x{fast.predicted_speedup or 0:.2f}"
         lines.append(f"drafts       {fast.drafter}, gamma {fast.gamma}, alpha {fast.alpha:.2f}, "
-                     f"{fast.block_efficiency:.2f} tokens a pass, c {fast.c or 0:.2f}, "
-                     f"predicted x{fast.predicted_speedup or 0:.2f}")  # fmt: skip
+                     f"{fast.block_efficiency:.2f} tokens a pass{predicted}")  # fmt: skip
     elif fast.drafter != "none":
         lines.append(f"drafts       {fast.drafter} drafted nothing here, so there is no gain to measure")
     return "\n".join([*lines, *fast.warnings])

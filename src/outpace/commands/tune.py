@@ -194,9 +194,9 @@ def ranking(ranked: list[Found]) -> str:
 
     width = max(len("plain"), *(len(one.way.label) for one in ranked))
     lines = [f"{'way':{width}}  {'measured':>30}  predicted  drafts agree  tokens a pass"]
-    plain = f"{'plain':{width}}  {'1.00x':>30}" + (
-        "" if ranked[0].faster else "  nothing is surely faster: it is saved"
-    )
+    plain = f"{'plain':{width}}  {'1.00x':>30}"
+    if not ranked[0].faster:
+        plain += "  nothing is surely faster: it is saved"
     for one in ranked:
         if not one.faster and plain:
             lines.append(plain)
