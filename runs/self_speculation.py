@@ -84,6 +84,7 @@ def measure(engine: Engine, prompt: str, gamma: int, options: argparse.Namespace
     """Plain and drafted answers by turns; the fastest of each."""
     message = [{"role": "user", "content": prompt}]
     params = SamplingParams(temperature=options.temperature, seed=1, max_tokens=options.tokens, ignore_eos=True)
+    engine.measure_costs()
     speeds: dict[int, float] = {}
     for _ in range(options.repeat):
         for drafted in (0, gamma):

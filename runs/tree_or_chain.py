@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from outpace import verify
-from outpace.bench.probe import pass_seconds
 from outpace.core.protocols import Drafter, Runtime, Session
 from outpace.core.types import Chunk, Forward, SamplingParams, Verdict
 from outpace.drafters.draft_model import DraftModel
 from outpace.drafters.draft_tree import Config, DraftTree
 from outpace.engine.build import load
+from outpace.engine.costs import measure_passes
 from outpace.kernels.native import open_library
 from outpace.kernels.sampling import Sampler
 from outpace.models.catalogue import resolve
@@ -61,7 +61,9 @@ def measure(args: argparse.Namespace) -> None:
             prompt = engine.encode(chat)
             texts.append({"name": name, "temperature": temperature, "prompt": prompt, "tokens": result.token_ids})
             print(f"{name}, T {temperature:g}: {len(result.token_ids)} tokens", flush=True)
-    costs = {"target": pass_seconds(target.runtime, ROWS), "draft": pass_seconds(draft.runtime, ROWS)}
+    costs = {
+        name: measure_passes(one.runtime, rows=ROWS).by_rows for name, one in (("target", target), ("draft", draft))
+    }
     found = {"target": args.target, "weights": target.weights, "draft": args.draft, "draft_weights": args.draft_weights,
              "threads": torch.get_num_threads(), "costs": costs, "texts": texts}  # fmt: skip
     args.work.parent.mkdir(parents=True, exist_ok=True)

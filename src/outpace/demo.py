@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 
@@ -52,11 +53,11 @@ def main() -> int:
 
 def _race(target: LoadedModel, draft: LoadedModel, prompts: tuple[Prompt, ...]) -> list[Comparison]:
     engine = load(target, draft, gamma=4)
-    found = []
+    found: list[Comparison] = []
     for prompt in prompts:
         text = prompt if isinstance(prompt, str) else prompt[0]["content"]  # type: ignore[index]
         print(f"\n> {str(text).strip()}\n", flush=True)
-        found.append(compare(engine, prompt, SamplingParams(max_tokens=TOKENS), repeats=1))
+        found.append(compare(engine, prompt, SamplingParams(max_tokens=TOKENS), repeats=1, calibrate=not found))
         print(found[-1].speculative.text)
         print(f"\n{comparison_table(found[-1])}", flush=True)
     return found
@@ -64,7 +65,8 @@ def _race(target: LoadedModel, draft: LoadedModel, prompts: tuple[Prompt, ...]) 
 
 def _row(target: LoadedModel, found: list[Comparison]) -> str:
     def median(values: list[float | None]) -> float:
-        return statistics.median(value for value in values if value is not None)
+        known = [value for value in values if value is not None]
+        return statistics.median(known) if known else math.nan  # nothing was drafted
 
     plain = median([one.plain.report.tokens_per_second for one in found])
     fast = median([one.speculative.report.tokens_per_second for one in found])

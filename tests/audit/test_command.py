@@ -1,6 +1,8 @@
 """``outpace audit``: what it prints, its exit status, and that a fault in production code makes it fail."""
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,10 +31,15 @@ def small_grids(monkeypatch):
 
 
 def audit(capsys, *words):
-    """Exit status, the lines, and the JSON of the last one."""
-    status = main(["audit", "--quick", *words])
-    lines = capsys.readouterr().out.splitlines()
-    return status, lines[:-1], json.loads(lines[-1])
+    """Exit status, the lines of the checks, and what --json writes. The verdict stands last."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "audit.json"
+        status = main(["audit", "--quick", "--json", str(file), *words])
+        *lines, blank, verdict = capsys.readouterr().out.splitlines()
+        summary = json.loads(file.read_text(encoding="utf-8"))
+    passed = sum(check["passed"] for check in summary["checks"])
+    assert blank == "" and verdict.startswith(f"{passed} of {len(summary['checks'])} checks passed in ")
+    return status, lines, summary
 
 
 def test_sections_on_models_pass_and_are_reported(capsys):
@@ -48,15 +55,16 @@ def test_sections_on_models_pass_and_are_reported(capsys):
 
 
 def test_one_section_alone_and_json_alone(capsys):
-    status, lines, summary = audit(capsys, "--only", "exact", "--json")
-    assert (status, lines) == (0, [])
+    assert main(["audit", "--quick", "--only", "exact", "--json", "-"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    summary = json.loads(line)
     assert {check["section"] for check in summary["checks"]} == {"exact"}
     laws = [check["values"]["total_variation"] for check in summary["checks"] if "total_variation" in check["values"]]
     assert laws and all(value < 1e-9 for law in laws for value in law.values())
 
 
 def test_the_faults_on_purpose_are_seen_by_how_much(capsys):
-    _, _, summary = audit(capsys, "--only", "broken", "--json")
+    _, _, summary = audit(capsys, "--only", "broken")
     found = [check["values"]["total_variation"] for check in summary["checks"] if "total_variation" in check["values"]]
     assert len(found) > 14 and min(found) > 1e-3
 

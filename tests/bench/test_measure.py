@@ -99,7 +99,8 @@ def test_a_whole_session_of_the_tiny_pair(tmp_path: Path) -> None:
     for run in found.runs:
         assert len(run["origins"]) == len(run["tokens"]) == run["report"]["emitted"] == run["steps"][-1][1]
     assert set(found.costs) == {"target", "draft"} and len(found.provenance["models"][0]["sha256"]) == 64
-    read = Measurement.from_json(file.read_text(encoding="utf-8"))
+    read = Measurement.from_json(found.as_json())
+    assert len(Measurement.from_json(file.read_text(encoding="utf-8")).runs) == len(read.runs)
     assert summary_table(read) == summary_table(found)
     every = [row for row in rows(found) if row.category == EVERYTHING and row.contender == "draft_model 3"]
     assert len(every) == 2 and all(row.alpha and row.ours and row.gain for row in every)

@@ -55,3 +55,10 @@ def test_bars_have_heights_in_proportion_and_whiskers() -> None:
 def test_a_name_keeps_its_colour() -> None:
     svg = bar_chart({"g": {"b": Bar(1.0)}}, title="t", y_label="y", colours={"b": "#123456"})
     assert "#123456" in svg
+
+
+def test_a_bar_of_one_measurement_is_pale_and_has_no_interval() -> None:
+    groups = {"g": {"one": Bar(1.5, 1.5, 1.5, 1), "many": Bar(1.5, 1.4, 1.6, 6)}}
+    svg = bar_chart(groups, title="t", y_label="y")
+    assert svg.count('fill-opacity="0.4"') == 1 and svg.count("stroke-opacity:.85") == 1
+    assert "one: 1.5 (n = 1)" in svg and "many: 1.5 (n = 6)" in svg

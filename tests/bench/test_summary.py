@@ -7,6 +7,7 @@ import pytest
 from outpace.bench.measure import Measurement, merge
 from outpace.bench.probe import between
 from outpace.bench.summary import EVERYTHING, Spread, acceptance_by_depth, rows, speed_over_time
+from outpace.bench.tables import HEAD, cells
 
 
 def report(passes: int, drafted: int, tested: int, accepted: int, draft: float, target: float) -> dict[str, Any]:
@@ -44,9 +45,8 @@ def test_a_row_has_the_figures_of_its_formulas() -> None:
     assert row.depth == pytest.approx(2.0)
     assert row.c == pytest.approx(0.02 / 0.1)
     assert row.rows_cost == pytest.approx(1.2)
-    tokens = 1 + 0.75 + 0.75**2
-    assert row.paper == pytest.approx(tokens / (1 + 2 * 0.2))
-    assert row.ours == pytest.approx(tokens / (1.2 + 0.2 / 5 / 0.1))
+    assert row.paper == pytest.approx((1 + 0.75 + 0.75**2) / (1 + 2 * 0.2))
+    assert row.ours == pytest.approx(11 / 5 / (1.2 + 0.2 / 5 / 0.1))
     assert row.phases is not None and row.phases["draft"] == pytest.approx(0.25)
     assert row.roofline == pytest.approx((5 * 1000 + 5 * 100) / 20000 / 0.8)
     assert row.same == (1, 1)
@@ -59,11 +59,23 @@ def test_a_file_that_does_not_say_how_often_the_draft_was_read_has_no_roofline()
     assert {row.contender: row.roofline is None for row in found} == {"plain": False, "draft_model": True}
 
 
-def test_our_prediction_counts_what_plain_decoding_wastes_too() -> None:
-    slow = PLAIN | {"seconds_other": 1.0}
-    found = rows(measurement(run("plain", 10.0, slow), run("draft_model", 15.0, DRAFTED)))
+def test_our_prediction_knows_nothing_of_the_plain_runs_and_what_both_waste() -> None:
+    wasting, slow = DRAFTED | {"seconds_other": 0.5}, PLAIN | {"seconds_target": 9.0, "seconds_other": 1.0}
+    found = rows(measurement(run("plain", 10.0, slow), run("draft_model", 15.0, wasting)))
     row = next(r for r in found if r.contender == "draft_model")
-    assert row.ours == pytest.approx(2 * (1 + 0.75 + 0.75**2) / (1.2 + 0.2 / 5 / 0.1))
+    assert row.ours == pytest.approx(11 * (0.1 + 0.5 / 5) / (0.2 + 0.6 + 0.5))
+
+
+def test_rows_that_a_report_tells_are_priced_one_by_one() -> None:
+    told = DRAFTED | {"rows": {"1": 2, "5": 2, "3": 1}}
+    row = next(r for r in rows(measurement(run("draft_model", 15.0, told))) if r.contender == "draft_model")
+    assert row.rows_cost == pytest.approx((2 * 1.0 + 2 * 2.0 + 1.2) / 5)
+
+
+def test_what_drafted_nothing_has_no_gain() -> None:
+    idle = PLAIN | {"target_passes": 11, "emitted": 11}
+    found = rows(measurement(run("plain", 10.0, PLAIN), run("auto", 13.0, idle)))
+    assert all(row.gain is None and row.ours is None for row in found if row.contender == "auto")
 
 
 def test_gains_pair_runs_of_the_same_task_and_block_only() -> None:
@@ -112,3 +124,9 @@ def test_parts_are_merged_without_mixing_their_pairs() -> None:
     assert len(whole.runs) == 4 and not whole.complete
     gains = [r.gain for r in rows(whole) if r.contender == "auto" and r.category == "code"]
     assert gains[0] is not None and (gains[0].low, gains[0].high) == (0.875, 1.625)
+
+
+def test_a_figure_of_one_pair_says_so() -> None:
+    found = rows(measurement(run("plain", 10.0, PLAIN), run("draft_model", 15.0, DRAFTED)))
+    drafted = cells(next(row for row in found if row.contender == "draft_model"))
+    assert drafted[HEAD.index("quartiles")] == "-" and drafted[HEAD.index("quartiles (pairs)")] == "- (1)"

@@ -72,7 +72,7 @@ def test_options_commands_and_files(pipe, tmp_path):
     one, two = said("one", **controls), said("two", **controls)
     assert out.splitlines() == f"{one}\n{two}\n{two}\n{said('one', one, 'three', **controls)}".splitlines()
     assert "/save FILE" in err and "2 messages are in" in err and "2 messages from" in err
-    assert json.loads(file.read_text()) == {"model": "target", "system": "be brief", "messages": talk("one", one)}
+    assert json.loads(file.read_text()) == {"model": "tiny", "system": "be brief", "messages": talk("one", one)}
     again, _ = pipe("three", options=[*options[2:], "--load", str(file)])
     assert again == said("one", one, "three", **controls) + "\n"
 

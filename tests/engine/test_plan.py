@@ -24,7 +24,7 @@ def options(*words):
 @pytest.fixture
 def file(tmp_path):
     place = tmp_path / "plan.json"
-    PLAN.write(place)
+    place.write_text(PLAN.as_json(), encoding="utf-8")
     return place
 
 

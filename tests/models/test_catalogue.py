@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 from filelock import FileLock
+from tests.helpers.shipped import model
 
 from outpace import cli
 from outpace.core.errors import CatalogueError
@@ -296,3 +297,10 @@ def test_ctrl_c_ends_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(catalogue, "catalogue", interrupt)
     assert cli.main(["models"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_model_is_called_by_its_catalogue_name_or_its_file_never_by_a_path(tmp_path):
+    assert (model("tiny").name, model("tiny-draft").name) == ("tiny", "tiny-draft")
+    (tmp_path / "mine.gguf").write_bytes(b"")
+    assert catalogue.name_of(tmp_path / "mine.gguf") == "mine"
+    assert catalogue.name_of(tmp_path) == tmp_path.name

@@ -16,15 +16,19 @@ import torch
 from .. import __version__
 from ..core.prefixes import shared_length
 from ..core.types import SamplingParams
+from ..engine.build import load
 from ..engine.engine import Engine, Prompt
 from ..engine.stream import Result
+from . import workload
+
+_CALIBRATION_TOKENS = 24  # of each prompt on which the costs of passes are corrected
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Interleaved repeats of the same request. ``plain`` and ``speculative`` are the runs of median
-    speed; ``ratios`` are the speed-ups of each pair of neighbouring runs, in tokens per second, of the
-    pairs that both generated something."""
+    """Repeats of the same request, each side by side with plain decoding. ``plain`` and ``speculative`` are the runs
+    of median speed; ``ratios`` are the speed-ups of each pair, in tokens per second, of the pairs in which both
+    generated something and something was drafted."""
 
     plain: Result
     speculative: Result
@@ -32,7 +36,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float | None:
-        """Median of the paired ratios; None when nothing was generated."""
+        """Median of the paired ratios; None when nothing was generated, or nothing drafted."""
         return statistics.median(self.ratios) if self.ratios else None
 
     @property
@@ -68,27 +72,37 @@ def compare(
     *,
     gamma: int | None = None,
     repeats: int = 3,
+    calibrate: bool = True,
     show: Callable[[str, Result], None] = lambda mode, result: None,
 ) -> Comparison:
-    """Run plain and speculative decoding alternately, after a short warm-up of both.
+    """Run plain and speculative decoding side by side (:func:`race`).
 
-    ``show`` is called with "plain" or "speculative" after every run. Without a seed, one is drawn for all.
+    The costs of passes that the reports' predictions rest on are measured if need be, and corrected by short answers to
+    other prompts where ``calibrate`` is set, as the first comparison of several should: nothing of ``prompt`` itself is
+    in them. Each repeat is another tenant's request, so none drafts from what an earlier one answered. ``show`` is
+    called with "plain" or "speculative" after every run. Without a seed, one is drawn for all.
     """
     if params.seed is None:
         params = dataclasses.replace(params, seed=secrets.randbits(63))
-    for depth in (0, gamma):
-        engine.generate(prompt, SamplingParams(max_tokens=4), gamma=depth)
-    plain: list[Result] = []
-    speculative: list[Result] = []
-    for _ in range(repeats):
-        for mode, runs, depth in (("plain", plain, 0), ("speculative", speculative, gamma)):
-            result = engine.generate(prompt, params, gamma=depth)
-            assert isinstance(result, Result)
-            runs.append(result)
-            show(mode, result)
-    speeds = [(_speed(slow), _speed(fast)) for slow, fast in zip(plain, speculative, strict=True)]
-    ratios = [fast / slow for slow, fast in speeds if slow and fast]
-    return Comparison(_median(plain), _median(speculative), ratios)
+    engine.measure_costs()
+    alone = load(engine.target, drafter="none", accept=engine.rule_name)
+    alone.measure_costs(beside=engine)
+    engines = {"plain": alone, "speculative": engine}
+    depths = {} if gamma is None else {"speculative": gamma}
+    for other in workload.tuning() if calibrate else ():
+        text = [{"role": "user", "content": other.text}] if engine.target.chat_template else other.text
+        race(engines, text, SamplingParams(max_tokens=_CALIBRATION_TOKENS, ignore_eos=True), depths, "calibration")
+    known = engine.prices.pass_seconds() if engine.prices else None
+    runs: dict[str, list[Result]] = {mode: [] for mode in engines}
+    for repeat in range(repeats):
+        raced = race(engines, prompt, params, depths, f"repeat {repeat}")
+        for mode, found in runs.items():
+            found.append(raced[mode].result)
+            found[-1].report.pass_seconds = known
+            show(mode, found[-1])
+    pairs = zip(runs["plain"], runs["speculative"], strict=True)
+    ratios = [_speed(fast) / _speed(slow) for slow, fast in pairs if fast.report.drafted and _speed(slow)]
+    return Comparison(_median(runs["plain"]), _median(runs["speculative"]), ratios)
 
 
 def rate_after(tokens: int, seconds: float) -> float | None:
@@ -113,17 +127,22 @@ class Raced:
 
 
 def race(
-    engines: Mapping[str, Engine], prompt: Prompt, params: SamplingParams, gamma: Mapping[str, int] | None = None
+    engines: Mapping[str, Engine],
+    prompt: Prompt,
+    params: SamplingParams,
+    gamma: Mapping[str, int] | None = None,
+    tenant: str = "",
 ) -> dict[str, Raced]:
     """The same request in several engines, side by side: whoever has said least, and took least time for it, makes
     the next pass. So a machine that becomes slower or faster does so for all, where requests timed one after the
     other differ by as much as two of its minutes do. ``gamma``: of those engines that are to draft so much.
+    ``tenant``: see ``Engine.open``; with one for each repeat no drafter drafts what it has seen answered.
     Raises what a request ends with."""
     depths, found = gamma or {}, {}
     seconds, first = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, (0.0, 0))
     with ExitStack() as opened:
         running = {
-            name: opened.enter_context(engine.open(prompt, params, gamma=depths.get(name)))
+            name: opened.enter_context(engine.open(prompt, params, gamma=depths.get(name), tenant=tenant))
             for name, engine in engines.items()
         }
         while running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,13 +55,18 @@ class Ours:
     engine: Engine
     drafter: str | None = None
     gamma: int | None = None
+    answered: Counter[tuple[int, ...]] = field(default_factory=Counter)  # by prompt
 
     def run(self, prompt: Sequence[int], max_tokens: int, temperature: float, seed: int) -> Run:
-        """Answer, noting when each round's tokens came."""
+        """Answer, noting when each round's tokens came. A prompt that comes again is another tenant's, so that what a
+        drafter keeps of finished requests never holds an answer to the same prompt."""
+        again = self.answered[tuple(prompt)]
+        self.answered[tuple(prompt)] += 1
+        tenant = f"{self.name}, {again}"
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
         start = perf_counter()
         steps, count = [], 0
-        with self.engine.stream(list(prompt), params, gamma=self.gamma, drafter=self.drafter) as stream:
+        with self.engine.open(list(prompt), params, gamma=self.gamma, drafter=self.drafter, tenant=tenant) as stream:
             for event in stream:
                 count += len(event.token_ids)
                 if event.token_ids:

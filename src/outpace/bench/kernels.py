@@ -18,10 +18,11 @@ from typing import Any
 
 from ..core.errors import OutpaceError, PeerError
 from ..core.types import Chunk
+from ..engine.costs import measure_passes
 from ..models.catalogue import resolve
 from ..models.loading import LoadedModel, load_draft, load_model
 from .contenders import PLAIN_MODE, Other
-from .probe import Bandwidth, pass_seconds, prefill_seconds
+from .probe import Bandwidth, prefill_seconds
 from .provenance import provenance, write_atomically
 from .speculation import GAINS, gains_page, measure_gains, measure_peers, peers_page
 from .tables import markdown, verdict
@@ -31,13 +32,14 @@ CACHED = 512
 BARS: dict[str, dict[int, float]] = {"file": {6: 1.9, 16: 4.5}, "q8": {6: 1.35}, "bf16": {6: 1.35}}  # v(n), at most
 REACH = {"file": 1.30, "q8": 1.20, "bf16": 1.20}  # one row / the time that reading takes, at most
 PARTS = ("rows", "draft", "speculation", "llama_cpp", "peers")
+_SECONDS = 1.0  # of measuring passes, for each repeat
 DRAFT_BAR = 0.28  # a draft step / a one-row pass of the file's own weights, at most
 
 
 def measure(model: LoadedModel, repeats: int) -> dict[str, Any]:
     """Seconds of passes behind 512 entries, of one row in turns with the reading of memory, and of a prompt of 512
     tokens."""
-    rows = pass_seconds(model.runtime, ROWS, cached=CACHED, repeats=repeats)
+    rows = measure_passes(model.runtime, rows=ROWS, cached=CACHED, limit_seconds=repeats * _SECONDS).by_rows
     one_row, bandwidth = Bandwidth().beside(model.runtime, cached=CACHED, repeats=3 * repeats)
     prefill = prefill_seconds(model.runtime, CACHED, repeats=2)
     return {"rows": rows, "prefill": prefill, "bytes": model.nbytes, "one_row": one_row, "bandwidth": bandwidth,
@@ -48,8 +50,9 @@ def measure_draft(target: LoadedModel, draft: LoadedModel, repeats: int) -> dict
     """A draft step beside a one-row pass of the target, in three turns."""
     times: dict[str, list[float]] = {"target": [], "draft": []}
     for _ in range(3):
-        times["target"].append(pass_seconds(target.runtime, (1,), repeats=repeats)[1])
-        times["draft"].append(pass_seconds(draft.runtime, (1,), repeats=repeats)[1])
+        for name, model in (("target", target), ("draft", draft)):
+            costs = measure_passes(model.runtime, rows=(1, 2), limit_seconds=repeats * _SECONDS / 6)
+            times[name].append(costs.of(1))
     middle = {name: sorted(found)[1] for name, found in times.items()}
     return middle | {"bytes": draft.nbytes, "weights": draft.weights, "provenance": provenance([target, draft])}
 

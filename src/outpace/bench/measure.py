@@ -122,7 +122,10 @@ def measure(
             _keep(measurement, found, decode)
             measurement.peak_memory = peak_memory()
             if save is not None:
-                write_atomically(save, measurement.as_json())
+                try:
+                    write_atomically(save, measurement.as_json())
+                except OSError as error:  # it may be possible again at the end, and if not, it is printed
+                    progress(f"{save} could not be written: {error}")
 
 
 def _turned(contenders: Sequence[Contender], number: int) -> Iterator[Contender]:

@@ -39,11 +39,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with the ends of its interval, or without."""
+    """A value with the ends of its interval, or without; of ``count`` measurements. One of a single measurement has no
+    interval, and is drawn pale."""
 
     value: float
     low: float | None = None
     high: float | None = None
+    count: int | None = None
 
 
 def line_chart(
@@ -121,10 +123,13 @@ def bar_chart(
             place = names.index(name)
             x = middle + (place - len(names) / 2) * thick
             y = place_y(max(0.0, bar.value))
+            single = bar.count == 1
+            pale = ' fill-opacity="0.4"' if single else ""
+            told = "" if bar.count is None else f" (n = {bar.count})"
             body.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{thick - 2:.1f}" height="{place_y(0) - y:.1f}" '
-                        f'fill="{_colour(name, place, colours)}"><title>{escape(group)}, {escape(name)}: '
-                        f"{bar.value:.3g}</title></rect>")  # fmt: skip
-            if bar.low is not None and bar.high is not None:
+                        f'fill="{_colour(name, place, colours)}"{pale}><title>{escape(group)}, {escape(name)}: '
+                        f"{bar.value:.3g}{told}</title></rect>")  # fmt: skip
+            if bar.low is not None and bar.high is not None and not single:
                 at = x + (thick - 2) / 2
                 body.append(f'<path class="axis" style="stroke-opacity:.85" d="M{at:.1f} {place_y(bar.low):.1f}'
                             f'V{place_y(bar.high):.1f}"/>')  # fmt: skip

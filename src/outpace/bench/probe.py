@@ -1,10 +1,10 @@
-"""What the machine can do at the moment: read bandwidth, and seconds of a pass by its rows."""
+"""What the machine can do at the moment: read bandwidth, and seconds of a pass beside it."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -15,7 +15,6 @@ from ..core.protocols import Runtime
 from ..core.types import Chunk
 from ..engine.costs import time_pass
 
-ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 _PROBE_BYTES = 1 << 28  # far more than caches hold
 
 
@@ -45,18 +44,6 @@ class Bandwidth:
                 passes.append(one_pass(1))
                 reading.append(4 * self._words.nbytes / self.seconds(4))
         return passes[2:], reading[2:]  # the first ones warm up
-
-
-def pass_seconds(
-    runtime: Runtime, rows: Sequence[int] = ROWS, *, cached: int = 128, repeats: int = 5
-) -> dict[int, float]:
-    """Seconds of a pass over each number of rows behind ``cached`` entries: medians of interleaved passes."""
-    times: dict[int, list[float]] = {n: [] for n in rows}
-    with _passes(runtime, cached, max(rows)) as one_pass:
-        for _ in range(repeats + 2):
-            for n in rows:
-                times[n].append(one_pass(n))
-    return {n: statistics.median(found[2:]) for n, found in times.items()}  # the first ones warm up
 
 
 @contextmanager

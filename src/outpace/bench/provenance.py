@@ -103,11 +103,19 @@ def _digest(file: Path) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a crash, sees the old text or the new one, never a part."""
+    """Write a file so that a reader, or a crash, sees the old text or the new one, never a part; a device or a pipe as
+    it is. Raises OSError."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        path.write_text(text, encoding="utf-8")
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def peak_memory() -> int:

@@ -9,7 +9,7 @@ from html import escape
 from .measure import PLAIN, Measurement
 from .plots import COLOURS, STYLE, Bar, Series, bar_chart, line_chart
 from .summary import EVERYTHING, Row, acceptance_by_depth, contender_names, rows, speed_over_time
-from .tables import HEAD, cells, facts
+from .tables import HEAD, called, cells, facts
 
 _PAGE = """
 :root { color-scheme: light dark; --ink: #24292f; --soft: #59636e; --ground: #ffffff; --line: #d4d9df;
@@ -97,12 +97,14 @@ def _figures(measurement: Measurement, table: Sequence[Row]) -> list[str]:
         groups: dict[str, dict[str, Bar]] = {}
         for row in table:
             if row.temperature == temperature and row.gain:
-                groups.setdefault(row.category, {})[row.contender] = Bar(row.gain.median, row.gain.low, row.gain.high)
+                bar = Bar(row.gain.median, row.gain.low, row.gain.high, row.gain.count)
+                groups.setdefault(row.category, {})[row.contender] = bar
         if groups:
             chart = bar_chart(groups, title=f"Gain over plain decoding, temperature {temperature:g}",
                               y_label="times plain", size=(1080, 340), rule=1.0, colours=colours)  # fmt: skip
-            figures.append(_figure(chart, "Median of the paired ratios; the whiskers are quartiles. 1 is plain "
-                                   "decoding.", broad=True))  # fmt: skip
+            caption = ("Median of the paired ratios; the whiskers are quartiles. A pale bar is of a single pair, so "
+                       "nothing is known of its spread. 1 is plain decoding.")  # fmt: skip
+            figures.append(_figure(chart, caption, broad=True))
     figures += [_depths(measurement), _costs(measurement), _times(measurement), _predictions(table)]
     return [figure for figure in figures if figure]
 
@@ -130,9 +132,9 @@ def _depths(measurement: Measurement) -> str:
 
 def _costs(measurement: Measurement) -> str:
     series = [
-        Series(name, [(float(n), seconds / costs[1]) for n, seconds in costs.items()], marks=True,
-               notes=[f"{name}, {n} rows: {1e3 * seconds:.2f} ms" for n, seconds in costs.items()])
-        for name, costs in measurement.costs.items()
+        Series(called(measurement, part), [(float(n), seconds / costs[1]) for n, seconds in costs.items()], marks=True,
+               notes=[f"{n} rows: {1e3 * seconds:.2f} ms" for n, seconds in costs.items()])
+        for part, costs in measurement.costs.items()
     ]  # fmt: skip
     if not series:
         return ""
@@ -195,13 +197,14 @@ def _table(table: Sequence[Row]) -> list[str]:
         mark = f' class="{" ".join(classes)}"' if classes else ""
         lines.append(f"<tr{mark}>" + "".join(f"<td>{escape(texts[i])}</td>" for i in kept) + "</tr>")
     lines.append(
-        "</tbody></table></div><p class=soft>tok/s: after the first step, median and quartiles; whole: tokens a second "
-        "of the whole request, prefill included; prefill: seconds until the first step ended; same: answers equal to "
-        "plain's, token for token; alpha: accepted / tested (accepted / drafted for other engines); block eff.: tokens "
-        "a target pass; gamma: drafts a round, mean; c: a draft step / a one-row target pass; v(g+1): a pass over a "
-        "round's rows / over one; paper, ours: predicted gains; d/t/s/o: share of the time that drafting, the target, "
-        "sampling and the rest took; roofline: the time that reading the weights takes at "
-        "the bandwidth measured in this run / the time taken (caches and keys and values are not counted).</p>"
+        "</tbody></table></div><p class=soft>tok/s: after the first step, median and quartiles; gain: median of "
+        "the pairs, their quartiles and number; whole: tokens a second of the whole request, prefill included; "
+        "prefill: seconds until the first step ended; same: answers equal to plain's, token for token; alpha: "
+        "accepted / tested (accepted / drafted for other engines); block eff.: tokens a target pass; gamma: "
+        "drafts a round, mean; c: a draft step / a one-row target pass; v(g+1): a pass over a round's rows / over"
+        " one; paper, ours: predicted gains; d/t/s/o: share of the time that drafting, the target, sampling and "
+        "the rest took; roofline: the time that reading the weights takes at the bandwidth measured in this run /"
+        " the time taken (caches and keys and values are not counted).</p>"
     )
     return lines
 

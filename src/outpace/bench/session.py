@@ -9,16 +9,18 @@ from typing import Any
 
 from ..core.errors import ContextError, PeerError
 from ..engine.build import load
+from ..engine.costs import measure_passes
 from ..engine.engine import Engine, Prompt
 from ..models.loading import LoadedModel
 from ..models.tokenizer import StreamDecoder
 from . import workload
 from .contenders import Contender, Mode, Other, Ours, modes
 from .measure import PLAIN, Measurement, measure, tasks
-from .probe import Bandwidth, pass_seconds
+from .probe import Bandwidth
 from .provenance import provenance
 
 AUTO = "auto"
+ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 TUNING_TOKENS = 48
 Say = Callable[[str], object]
 
@@ -44,7 +46,8 @@ class Plan:
 
 
 def run(plan: Plan, save: Path | None, say: Say) -> Measurement:
-    """Carry out the plan. Ctrl-C ends it early; what was measured by then is returned, and marked incomplete."""
+    """Carry out the plan. Ctrl-C ends it early; what was measured by then is returned, and marked incomplete. ``save``:
+    where what there is so far is written after each task; writing the whole is the caller's."""
     models = [plan.target, *([plan.draft] if plan.draft else [])]
     settings = {"drafters": list(plan.drafters), "gammas": list(plan.gammas), "accept": plan.accept,
                 "temperatures": list(plan.temperatures), "max_tokens": plan.max_tokens, "repeats": plan.repeats,
@@ -56,8 +59,6 @@ def run(plan: Plan, save: Path | None, say: Say) -> Measurement:
         measurement.complete = True
     except KeyboardInterrupt:
         say("interrupted: what is measured is kept")
-    if save is not None:
-        save.write_text(measurement.as_json(), encoding="utf-8")
     return measurement
 
 
@@ -72,9 +73,9 @@ def _run(plan: Plan, measurement: Measurement, save: Path | None, say: Say) -> N
         else:
             prompts.append((prompt, ids))
     say("measuring what a pass costs by its rows")
-    measurement.costs["target"] = pass_seconds(plan.target.runtime)
+    measurement.costs["target"] = measure_passes(plan.target.runtime, rows=ROWS).by_rows
     if plan.draft is not None:
-        measurement.costs["draft"] = pass_seconds(plan.draft.runtime, rows=(1, 2, 4, 8))
+        measurement.costs["draft"] = measure_passes(plan.draft.runtime, rows=(1, 2, 4, 8)).by_rows
     bandwidth = Bandwidth()
     for contender in ours:  # a first answer of each touches what a first answer touches
         if prompts:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.report import expected_tokens
 from .measure import PLAIN, Measurement
 from .probe import between
 from .simulate import speedup
@@ -38,6 +37,11 @@ class Spread:
             return cls(known[0], known[0], known[0], 1)
         low, middle, high = statistics.quantiles(known, n=4, method="inclusive")
         return cls(middle, low, high, len(known))
+
+
+def spread(ratios: Sequence[float]) -> str:
+    """How far apart the paired ratios behind a figure lie, and how many they are."""
+    return "1 pair only" if len(ratios) == 1 else f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} pairs"
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,11 @@ def contender_names(measurement: Measurement) -> list[str]:
 
 def _row(measurement: Measurement, temperature: float, category: str, name: str, runs: Sequence[dict[str, Any]]) -> Row:
     plain = {_task(run): run for run in measurement.runs if run["contender"] == PLAIN}
-    beside = [plain[_task(run)] for run in runs if _task(run) in plain]
     gains = []
+    idle = not any(run["report"].get("drafted", True) for run in runs)  # nothing was drafted: there is no gain
     for run in runs:
         base = plain.get(_task(run))
-        if name != PLAIN and base and run["tokens_per_second"] and base["tokens_per_second"]:
+        if name != PLAIN and base and run["tokens_per_second"] and base["tokens_per_second"] and not idle:
             gains.append(run["tokens_per_second"] / base["tokens_per_second"])
     compared = [run["same_as_plain"] for run in runs if run.get("same_as_plain") is not None]
     gain = Spread.of(gains)
@@ -110,7 +114,7 @@ def _row(measurement: Measurement, temperature: float, category: str, name: str,
         whole=Spread.of(len(run["tokens"]) / run["seconds"] for run in runs if run["seconds"]),
         prefill=Spread.of(run["first_seconds"] for run in runs),
         same=(sum(compared), len(compared)) if compared else None,
-        **(_drafting(measurement, runs, beside) if "target_passes" in runs[0]["report"] else _told(runs)),
+        **(_drafting(measurement, runs) if "target_passes" in runs[0]["report"] else _told(runs)),
     )
 
 
@@ -124,11 +128,9 @@ def _told(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"alpha": accepted / drafted if drafted and accepted else None}
 
 
-def _drafting(
-    measurement: Measurement, runs: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """What our own report tells. A one-row pass, and a whole round of plain decoding, are taken from the plain runs of
-    the same tasks where there are any: the machine's slow minutes then meet both sides of a prediction."""
+def _drafting(measurement: Measurement, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What our own reports tell, together, by the formulas of :class:`outpace.core.report.Report`: nothing of the
+    plain runs is in a prediction."""
     total, costs = _total(runs), measurement.costs.get("target")
     passes, decoding = total["target_passes"], sum(total[f"seconds_{phase}"] for phase in PHASES)
     found: dict[str, Any] = {"block_efficiency": total["emitted"] / passes if passes else None}
@@ -137,23 +139,30 @@ def _drafting(
         found["roofline"] = _roofline(measurement, runs, total, decoding)
     if not total["drafted"] or not total["tested"] or not passes or costs is None:
         return found
-    base = _total(plain)
-    one, base_round = costs[1], costs[1]
-    if base["target_passes"]:
-        one = base["seconds_target"] / base["target_passes"]
-        base_round = sum(base[f"seconds_{phase}"] for phase in PHASES) / base["target_passes"]
     alpha, depth = total["accepted"] / total["tested"], total["drafted"] / passes
+    rows_cost = _rows_cost(runs, costs)
+    one = total["seconds_target"] / passes / rows_cost
     c = total["seconds_draft"] / total["drafted"] / one
-    rows_cost = between(costs, depth + 1) / costs[1]
-    rest = (total["seconds_draft"] + total["seconds_sample"] + total["seconds_other"]) / passes
+    plain = total["emitted"] * (one + total["seconds_other"] / passes) + total["seconds_sample"]
     return found | {
         "alpha": alpha,
         "depth": depth,
         "c": c,
         "rows_cost": rows_cost,
         "paper": speedup(alpha, depth, c),  # type: ignore[arg-type]  # a mean number of drafts a round
-        "ours": expected_tokens(alpha, depth) * base_round / (rows_cost * one + rest),
+        "ours": plain / decoding,
     }
+
+
+def _rows_cost(runs: Sequence[dict[str, Any]], costs: dict[int, float]) -> float:
+    """Mean of v(rows) over the target passes of some runs; of a file that does not tell their rows, v(mean rows)."""
+    spent, passes = 0.0, 0
+    for report in (run["report"] for run in runs):
+        mean = str(1 + report["drafted"] / max(1, report["target_passes"]))
+        for rows, count in (report.get("rows") or {mean: report["target_passes"]}).items():
+            spent += count * between(costs, float(rows))
+            passes += count
+    return spent / passes / costs[1]
 
 
 def _total(runs: Sequence[dict[str, Any]]) -> dict[str, float]:

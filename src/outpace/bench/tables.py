@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from .measure import Measurement
 from .summary import PHASES, Row, Spread, rows
 
-HEAD = ("T", "category", "setting", "tok/s", "quartiles", "gain", "whole", "prefill s", "same", "alpha", "block eff.",
-        "gamma", "c", "v(g+1)", "paper", "ours", "d/t/s/o %", "roofline")  # fmt: skip
+HEAD = ("T", "category", "setting", "tok/s", "quartiles", "gain", "quartiles (pairs)", "whole", "prefill s", "same",
+        "alpha", "block eff.", "gamma", "c", "v(g+1)", "paper", "ours", "d/t/s/o %", "roofline")  # fmt: skip
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -17,13 +17,19 @@ def cells(row: Row) -> tuple[str, ...]:
     phases = "/".join(f"{100 * row.phases[phase]:.0f}" for phase in PHASES) if row.phases else "-"
     return (
         f"{row.temperature:g}", row.category, row.contender,
-        _middle(row.speed), f"{row.speed.low:.1f}-{row.speed.high:.1f}" if row.speed else "-",
-        f"x{row.gain.median:.2f}" if row.gain else "-", _middle(row.whole),
+        _middle(row.speed), _quartiles(row.speed, ".1f"),
+        f"x{row.gain.median:.2f}" if row.gain else "-",
+        f"{_quartiles(row.gain, '.2f')} ({row.gain.count})" if row.gain else "-", _middle(row.whole),
         f"{row.prefill.median:.2f}" if row.prefill else "-", f"{row.same[0]}/{row.same[1]}" if row.same else "-",
         _number(row.alpha), _number(row.block_efficiency), _number(row.depth, 1), _number(row.c),
         _number(row.rows_cost), f"x{row.paper:.2f}" if row.paper else "-", f"x{row.ours:.2f}" if row.ours else "-",
         phases, f"{100 * row.roofline:.0f}%" if row.roofline else "-",
     )  # fmt: skip
+
+
+def _quartiles(spread: Spread | None, form: str) -> str:
+    """Of a single value there are none."""
+    return "-" if spread is None or spread.count < 2 else f"{spread.low:{form}}-{spread.high:{form}}"
 
 
 def _middle(spread: Spread | None) -> str:
@@ -67,6 +73,12 @@ def page(measurement: Measurement, title: str = "Measured with outpace bench") -
     return f"# {title}\n\n{listed}\n\n{markdown(summary_table(measurement))}\n"
 
 
+def called(measurement: Measurement, part: str) -> str:
+    """The name of the model that is the "target" or the "draft" of a measurement."""
+    names = [model["name"] for model in measurement.provenance["models"]]
+    return dict(zip(("target", "draft"), names, strict=False)).get(part, part)
+
+
 def facts(measurement: Measurement) -> list[str]:
     """Lines on the machine, the models and what the run can be blamed for."""
     about = measurement.provenance
@@ -86,7 +98,7 @@ def facts(measurement: Measurement) -> list[str]:
                      f"most memory held {measurement.peak_memory / 1e9:.2f} GB")  # fmt: skip
     for name, costs in measurement.costs.items():
         listed = ", ".join(f"{n}: {1e3 * s:.1f} (x{s / costs[1]:.2f})" for n, s in costs.items())
-        lines.append(f"ms a pass of the {name} by rows: {listed}")
+        lines.append(f"ms a pass of {called(measurement, name)} by rows: {listed}")
     for peer in dict.fromkeys(tried["peer"] for tried in measurement.tuning):
         of = [tried for tried in measurement.tuning if tried["peer"] == peer]
         count = len({tried["mode"] for tried in of})

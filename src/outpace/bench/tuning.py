@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from ..models.pairing import check_pair
 from .compare import race
 from .plots import Series, line_chart, standalone
 from .simulate import speedup
+from .summary import spread
 
 PROMPTS = (
     "Write a Python function that counts how often each word occurs in a text file, with a docstring.",
@@ -30,7 +32,7 @@ PROMPTS = (
     "Correct the spelling and repeat the text: Teh quick brwon fox jumps over teh lazy dog, and teh dog sleeps on.",
 )
 GAMMAS = (1, 2, 3, 4, 6, 8)
-_WORTH = 1.02  # a way that gains less than this is not worth having
+_SURE = 0.95  # of the interval for a median ratio that must lie above 1
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,14 @@ class Way:
 
 @dataclass
 class Found:
-    """What a way brought: plain seconds / seconds of each prompt, whole requests, beside what its tokens and rows a
-    pass say with the measured cost of passes, reading apart. ``error``: why it cannot be used."""
+    """What a way brought: ``ratios``, plain seconds / seconds of each pair, whole requests, beside the ``predicted``
+    gain, reading apart (``Report.predicted_speedup``). A way that drafted nothing has neither, and is never faster
+    than plain decoding. ``error``: why it cannot be used."""
 
     way: Way
     ratios: list[float] = field(default_factory=list)
     predicted: float | None = None
+    drafted: int = 0
     alpha: float | None = None
     tokens_a_pass: float | None = None
     believed: dict[str, float] = field(default_factory=dict)
@@ -60,8 +64,25 @@ class Found:
 
     @property
     def measured(self) -> float | None:
-        """Median over the prompts."""
-        return statistics.median(self.ratios) if self.ratios else None
+        """Median of the pairs; None where nothing was drafted."""
+        return statistics.median(self.ratios) if self.ratios and self.drafted else None
+
+    @property
+    def faster(self) -> bool:
+        """Whether it is surely faster than plain decoding: the interval for the median ratio lies above 1."""
+        low = lower_end(self.ratios)
+        return self.drafted > 0 and low is not None and low > 1.0
+
+
+def lower_end(ratios: Sequence[float]) -> float | None:
+    """Lower end of the narrowest interval between two of the ratios, as far from the lowest as from the highest, that
+    holds their median with a probability of 95% (the sign test's: no law of the ratios is assumed). None for fewer
+    than 6 ratios, which are too few for any."""
+    n, k, below = len(ratios), 0, 0.5 ** len(ratios)
+    while 1 - 2 * below >= _SURE:  # below: P(at most k of n lie under the median)
+        k += 1
+        below += math.comb(n, k) * 0.5**n
+    return sorted(ratios)[k - 1] if k else None
 
 
 def compatible_drafts(target: LoadedModel) -> list[str]:
@@ -98,58 +119,63 @@ def ways(drafts: Sequence[str]) -> list[Way]:
 def try_way(
     way: Way,
     target: LoadedModel,
-    costs: PassCosts,
     plain: Engine,
     prompts: Sequence[Prompt],
     params: SamplingParams,
+    repeats: int = 2,
     **settings: object,
 ) -> tuple[Found, Engine | None]:
-    """Answer each prompt by ``plain``, the target without a drafter, and in this way, side by side.
-    ``costs``: the target's passes. ``settings``: further keywords of ``load``."""
+    """Answer each prompt ``repeats`` times by ``plain``, the target without a drafter, and in this way, side by side.
+    Each repeat is another tenant's: it drafts from no earlier answer to the same prompt. ``settings``: further keywords
+    of ``load``."""
     found = Found(way)
     try:
         engine = load(target, way.draft, drafter=way.drafter, controller="auto", **settings)  # type: ignore[arg-type]
     except OutpaceError as error:
         found.error = str(error)
         return found, None
-    engine.generate(prompts[0], SamplingParams(max_tokens=4))
+    engine.generate(prompts[0], SamplingParams(max_tokens=4), tenant="warm-up")
+    plain.measure_costs(beside=engine)
     results = []
-    for prompt in prompts:
-        ratio, result = paired(plain, engine, prompt, params)
-        found.ratios.append(ratio)
-        results.append(result.report)
+    for repeat in range(repeats):
+        for prompt in prompts:
+            ratio, result = paired(plain, engine, prompt, params, tenant=f"repeat {repeat}")
+            found.ratios.append(ratio)
+            results.append(result.report)
+    found.drafted = sum(report.drafted for report in results)
     tested = sum(report.tested for report in results)
     found.alpha = sum(report.accepted for report in results) / tested if tested else None
     passes = sum(report.target_passes for report in results)
     found.tokens_a_pass = sum(report.emitted for report in results) / passes
-    drafting = sum(report.seconds_draft for report in results) / passes
-    rows = 1 + sum(report.drafted for report in results) / passes
-    found.predicted = found.tokens_a_pass * costs.of(1) / (costs.of(rows) + drafting)
+    predicted = [report.predicted_speedup for report in results if report.predicted_speedup is not None]
+    found.predicted = statistics.median(predicted) if predicted else None
     controller = engine.controller
     assert isinstance(controller, AutoController)
-    found.believed = controller.believed()
+    found.believed = controller.believed("repeat 0")
     return found, engine
 
 
 def paired(
-    plain: Engine, engine: Engine, prompt: Prompt, params: SamplingParams, gamma: int | None = None
+    plain: Engine, engine: Engine, prompt: Prompt, params: SamplingParams, gamma: int | None = None, tenant: str = ""
 ) -> tuple[float, Result]:
     """Plain seconds / seconds of one request, and the latter's result."""
-    found = race({"plain": plain, "": engine}, prompt, params, {} if gamma is None else {"": gamma})
+    found = race({"plain": plain, "": engine}, prompt, params, {} if gamma is None else {"": gamma}, tenant)
     return found["plain"].seconds / found[""].seconds, found[""].result
 
 
 def rank(found: Sequence[Found]) -> list[Found]:
-    """The fastest first; those that cannot be used last."""
-    return sorted(found, key=lambda one: -(one.measured or 0.0))
+    """Those that are surely faster than plain decoding first, and of these the fastest; those that cannot be used
+    last."""
+    return sorted(found, key=lambda one: (bool(one.error), not one.faster, -(one.measured or 0.0)))
 
 
 def plan_of(target: str, ranked: Sequence[Found], threads: int | None, **settings: str) -> Plan:
-    """The plan for the best way, or for plain decoding where none is worth having."""
-    rows = [{"way": one.way.label, "measured": one.measured, "predicted": one.predicted, "each": one.ratios,
-             "alpha": one.alpha, "tokens_a_pass": one.tokens_a_pass} for one in ranked if not one.error]  # fmt: skip
+    """The plan for the best way, or for plain decoding where none is surely faster."""
+    rows = [{"way": one.way.label, "measured": one.measured, "lower_end": lower_end(one.ratios), "faster": one.faster,
+             "predicted": one.predicted, "each": one.ratios, "drafted": one.drafted, "alpha": one.alpha,
+             "tokens_a_pass": one.tokens_a_pass} for one in ranked if not one.error]  # fmt: skip
     best = ranked[0] if ranked else None
-    if best is None or (best.measured or 0.0) < _WORTH:
+    if best is None or not best.faster:
         return Plan(target, drafter="none", gamma=0, controller="fixed", threads=threads, machine=machine(),
                     measured=rows, **settings)  # type: ignore[arg-type]  # fmt: skip
     return Plan(target, draft=best.way.draft, drafter=best.way.drafter, threads=threads, believed=best.believed,
@@ -163,8 +189,11 @@ def thread_costs(path: Path, weights: str, backend: str, counts: Sequence[int]) 
         yield count, measure_passes(model.runtime, rows=(1, 4), limit_seconds=1.0)
 
 
-def speedup_picture(target: PassCosts, c: float, points: Sequence[tuple[int, float, float]], title: str) -> str:
-    """Speed-up against gamma: a curve for each alpha, and measured ``points`` (gamma, speed-up, alpha)."""
+def speedup_picture(
+    target: PassCosts, c: float, points: Sequence[tuple[int, Sequence[float], float]], title: str
+) -> str:
+    """Speed-up against gamma: a curve for each alpha, and a mark for each of the measured ``points`` (gamma, speed-up
+    on each prompt, alpha)."""
     gammas = range(max([8, *(gamma for gamma, *_ in points)]) + 1)
     curves = [
         Series(f"alpha {alpha:g}", [(gamma, speedup(alpha, gamma, c, target.relative)) for gamma in gammas])
@@ -172,9 +201,8 @@ def speedup_picture(target: PassCosts, c: float, points: Sequence[tuple[int, flo
     ]
     if points:
         mean = statistics.mean(alpha for *_, alpha in points)
-        curves.append(
-            Series(f"measured, {mean:.2f}", [(gamma, gain) for gamma, gain, _ in points], line=False, marks=True)
-        )
+        marks = [(float(gamma), gain) for gamma, gains, _ in points for gain in gains]
+        curves.append(Series(f"each prompt, alpha {mean:.2f}", marks, line=False, marks=True))
     return standalone(line_chart(curves, title=title, x_label="gamma: tokens drafted a round",
                                  y_label="times plain decoding", rule=1.0, whole_x=True))  # fmt: skip
 
@@ -189,13 +217,15 @@ def cost_picture(costs: dict[str, PassCosts], title: str) -> str:
 
 def measured_points(
     plain: Engine, engine: Engine, prompts: Sequence[Prompt], params: SamplingParams, tell: Callable[[str], None]
-) -> list[tuple[int, float, float]]:
-    """(gamma, speed-up, alpha) with each fixed gamma, medians over the prompts."""
-    points = []
+) -> list[tuple[int, Sequence[float], float]]:
+    """(gamma, speed-up on each prompt, mean alpha) with each fixed gamma."""
+    points: list[tuple[int, Sequence[float], float]] = []
     for gamma in GAMMAS:
-        pairs = [paired(plain, engine, prompt, params, gamma) for prompt in prompts]
+        pairs = [paired(plain, engine, prompt, params, gamma, f"gamma {gamma}") for prompt in prompts]
         alphas = [result.report.alpha for _, result in pairs if result.report.alpha is not None]
         if alphas:
-            points.append((gamma, statistics.median(ratio for ratio, _ in pairs), statistics.mean(alphas)))
-            tell(f"gamma {gamma}: x{points[-1][1]:.2f}, drafts agree {points[-1][2]:.0%}")
+            ratios = [ratio for ratio, _ in pairs]
+            points.append((gamma, ratios, statistics.mean(alphas)))
+            tell(f"gamma {gamma}: x{statistics.median(ratios):.2f} ({spread(ratios)}), "
+                 f"drafts agree {statistics.mean(alphas):.0%}")  # fmt: skip
     return points

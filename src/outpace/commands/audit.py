@@ -1,6 +1,6 @@
 """Prove that speculation changes nothing.
 
-Prints one line a check, then one JSON line; the exit status is 1 when any check fails. Without a model named, the
+Prints one line a check, and the verdict last; the exit status is 1 when any check fails. Without a model named, the
 tiny pair that ships with Outpace is audited; --quick needs no download and takes less than a minute. --engine audits
 another engine from outside, on the model named; `make peers` makes their environments.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from ._models import add_pair_arguments, catalogue_draft, set_threads
+from ._output import check_output, write_output
 
 if TYPE_CHECKING:
     from ..audit.checks import Check, Options
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="a part of every grid, within a minute")
     parser.add_argument("--only", action="append", metavar="SECTION", help=f"one section; repeatable. {_SECTIONS}")
     parser.add_argument("--seed", type=int, default=0, help="of coins, and of the soak's random cases (0)")
-    parser.add_argument("--json", action="store_true", help="print the JSON line only")
+    parser.add_argument("--json", metavar="FILE", help="also write everything as JSON; -: print that and nothing else")
     parser.add_argument("--soak-cases", type=int, metavar="N", help="how many random configurations (2000; quick 30)")
     parser.add_argument("--soak-case", type=int, metavar="N", help="run one random configuration, and describe it")
     parser.add_argument("--engine", metavar="ENGINE", help="audit another engine: its plain and speculative answers")
@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Audit and print. 0 when every check passed."""
+    if args.json != "-":
+        check_output("--json", args.json)
     from ..audit.run import run as run_audit
 
     if args.engine is not None:
@@ -44,14 +46,22 @@ def run(args: argparse.Namespace) -> int:
     checks = []
     for check in _one_case(args) if args.soak_case is not None else run_audit(options):
         checks.append(check)
-        if not args.json:
+        if args.json != "-":
             print(check.line(), flush=True)
     failed = [check for check in checks if not check.passed]
-    if not args.json:
+    _write(args.json, _summary(options, checks))
+    if args.json != "-":
         seconds = sum(check.seconds for check in checks)
-        print(f"\n{len(checks) - len(failed)} of {len(checks)} checks passed in {seconds:.0f} s", file=sys.stderr)
-    print(json.dumps(_summary(options, checks)), flush=True)
+        print(f"\n{len(checks) - len(failed)} of {len(checks)} checks passed in {seconds:.0f} s", flush=True)
     return 1 if failed or not checks else 0
+
+
+def _write(file: str | None, found: object) -> None:
+    """What --json asks for."""
+    if file == "-":
+        print(json.dumps(found), flush=True)
+    elif file is not None:
+        write_output("--json", file, json.dumps(found) + "\n")
 
 
 def _options(args: argparse.Namespace) -> Options:
@@ -97,7 +107,7 @@ def _options(args: argparse.Namespace) -> Options:
 
 
 def _engine(args: argparse.Namespace) -> int:
-    """What can be seen of another engine from outside: its own table, then its JSON line."""
+    """What can be seen of another engine from outside: a line for each way to run it, and the verdict."""
     from ..audit import engines
     from ..core.errors import ParameterError
     from ..models.catalogue import resolve
@@ -112,15 +122,20 @@ def _engine(args: argparse.Namespace) -> int:
         threads=args.threads or 1,
         weights=args.weights,
     )
-    engines.print_table(outcomes)
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    if args.json != "-":
+        engines.print_table(outcomes)
+    _write(args.json, engines.as_dicts(outcomes))
+    passed = sum(outcome.passed for outcome in outcomes)
+    if args.json != "-":
+        print(f"\n{passed} of {len(outcomes)} ways to run it passed")
+    return 0 if passed == len(outcomes) else 1
 
 
 def _one_case(args: argparse.Namespace) -> list[Check]:
     from ..audit import soak
     from ..audit.checks import Check
 
-    if not args.json:
+    if args.json != "-":
         print(soak.case(args.seed, args.soak_case))
     found = soak.run_case(args.seed, args.soak_case)
     if found:

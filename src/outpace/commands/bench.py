@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from ._models import DEFAULT_TARGET, add_pair_arguments, catalogue_draft, follow_plan, set_threads
+from ._output import check_output, write_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, save, print. 130 after Ctrl-C, 1 when nothing was measured."""
+    for option in ("json", "html", "markdown"):
+        check_output(f"--{option}", getattr(args, option))
     from ..bench.measure import merge
-    from ..bench.provenance import write_atomically
     from ..bench.report import html_report
     from ..bench.tables import aligned, facts, page, summary_table
 
@@ -65,10 +67,12 @@ def run(args: argparse.Namespace) -> int:
     print("\n".join(facts(measurement)))
     if measurement.runs:
         print("\n" + aligned(summary_table(measurement)))
+    if args.json and not args.from_json:
+        write_output("--json", args.json, measurement.as_json())
     if args.html:
-        write_atomically(Path(args.html), html_report(measurement))
+        write_output("--html", args.html, html_report(measurement))
     if args.markdown:
-        write_atomically(Path(args.markdown), page(measurement))
+        write_output("--markdown", args.markdown, page(measurement))
     if not measurement.complete:
         return 130
     return 0 if measurement.runs else 1

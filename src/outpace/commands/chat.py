@@ -187,8 +187,9 @@ def _stats(chat: Chat) -> str:
         " · ".join(f"{origin.replace('_', ' ')} {n}" for origin, n in origins),
     ]
     lines.append(f"{report.prompt_cached} of {report.prompt_tokens} prompt tokens had been read before")
-    if report.one_row_seconds and report.measured_speedup:
-        lines.append(f"plain decoding: about {1 / report.one_row_seconds:.1f} tok/s, so x{report.measured_speedup:.2f}")
+    if report.predicted_speedup and report.plain_seconds:
+        plain = report.emitted / report.plain_seconds
+        lines.append(f"plain decoding: about {plain:.1f} tok/s, so x{report.predicted_speedup:.2f}")
     return "\n".join(lines)
 
 

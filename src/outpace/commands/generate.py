@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         raise ParameterError(f"--repeat must be at least 1, not {args.repeat}")
     params = sampling_params(args)  # before minutes are spent on loading
     engine = load_from(args)
+    if args.explain:
+        engine.measure_costs()
     prompt: Prompt = text
     if engine.target.chat_template and not args.raw:
         system = [{"role": "system", "content": args.system}] if args.system else []
@@ -135,17 +137,21 @@ def summary(result: Result, sampled: bool = False) -> str:
 
 def comparison_table(found) -> str:  # type: ignore[no-untyped-def]  # bench.compare.Comparison, imported late
     """Both speeds, the ratio, and whether the answers are the same."""
+    from ..bench.summary import spread
+
     plain, fast = found.plain.report, found.speculative.report
     where = found.first_difference
     same = "equal" if where is None else f"differ from token {where} on"
-    ratio = "" if found.speedup is None else f"   x{found.speedup:.2f} (median of {len(found.ratios)})"
+    ratio = "" if found.speedup is None else f"   x{found.speedup:.2f} ({spread(found.ratios)})"
     lines = [
         f"plain        {plain.tokens_per_second or 0:7.1f} tok/s",
         f"speculative  {fast.tokens_per_second or 0:7.1f} tok/s{ratio}",
         f"tokens       {len(found.speculative.token_ids)}, {same}",
     ]
     if fast.alpha is not None:
+        predicted = "" if fast.c is None else f", c {fast.c:.2f}, predicted x{fast.predicted_speedup or 0:.2f}"
         lines.append(f"drafts       {fast.drafter}, gamma {fast.gamma}, alpha {fast.alpha:.2f}, "
-                     f"{fast.block_efficiency:.2f} tokens a pass, c {fast.c or 0:.2f}, "
-                     f"predicted x{fast.predicted_speedup or 0:.2f}")  # fmt: skip
+                     f"{fast.block_efficiency:.2f} tokens a pass{predicted}")  # fmt: skip
+    elif fast.drafter != "none":
+        lines.append(f"drafts       {fast.drafter} drafted nothing here, so there is no gain to measure")
     return "\n".join([*lines, *fast.warnings])

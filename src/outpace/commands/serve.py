@@ -12,7 +12,7 @@ import socket
 import sys
 from pathlib import Path
 
-from ._models import DEFAULT_TARGET, add_model_arguments, load_from
+from ._models import add_model_arguments, load_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     loopback = is_loopback(args.host)
     settings = Settings(
-        model=args.name or args.target or DEFAULT_TARGET,
+        model=args.name,
         keys=read_keys(args.api_keys),
         hosts=tuple({"localhost", "127.0.0.1", "[::1]", args.host}) if loopback else (),
         most_open=args.max_open,
@@ -91,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
         print("outpace: anyone who reaches this address may use it; --api-keys asks for a key", file=sys.stderr)
     listener.listen(2048)  # from now on a client waits; it is not refused, even if the line below is read at once
     host, port = listener.getsockname()[:2]
-    print(f"serving {settings.model} on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
+    name = settings.model or engine.target.name
+    print(f"serving {name} on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
     http.run(sockets=[listener])
     return 0
 

@@ -1,8 +1,11 @@
 """Find the fastest way to run a target on this machine.
 
 Tries what could draft for it (models of the catalogue that are here and share its vocabulary, lookup, its own layers,
-its own weights in fewer bits), each against plain decoding, prints them ranked, and saves a plan that `generate`,
-`chat`, `serve` and `bench` follow with --plan, and two pictures beside it. --costs only prints what passes cost.
+its own weights in fewer bits), each side by side with plain decoding, prints them ranked, and saves a plan that
+`generate`, `chat`, `serve` and `bench` follow with --plan, and two pictures beside it. A way is called faster than
+plain decoding, and saved, when the 95% interval for the median of its ratios (by the sign test) lies above 1: of 6 to
+8 pairs all must be faster, of 9 to 11 all but one. Where no way is, the plan is plain decoding. A way that drafted
+nothing is never faster. --costs only prints what passes cost.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._models import DEFAULT_TARGET, WEIGHTS
+from ._output import check_output, write_output
 
 if TYPE_CHECKING:
     from ..bench.tuning import Found
@@ -29,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", action="append", metavar="MODEL", help="a draft to try; repeatable (all that fit)")
     parser.add_argument("--drafter", action="append", metavar="NAME", help="a drafter to try; repeatable (all)")
     parser.add_argument("--prompts", metavar="FILE", help="prompts of yours: one a line, or JSON lines with a prompt")
+    parser.add_argument("--repeat", type=int, default=2, metavar="N", help="answers to each prompt (2), compared in "
+                        "pairs; fewer than 6 pairs in all prove nothing")  # fmt: skip
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens an answer (64)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="the target's weights")
@@ -50,10 +56,12 @@ def run(args: argparse.Namespace) -> int:
     from ..models.loading import load_draft, load_model
 
     place, save = resolve(args.target), Path(args.save)
-    if args.tokens < 1:
-        raise ParameterError(f"--tokens must be at least 1, not {args.tokens}")
-    if not save.parent.is_dir():
-        raise ParameterError(f"--save: there is no directory {save.parent}")
+    for name in ("tokens", "repeat"):
+        if getattr(args, name) < 1:
+            raise ParameterError(f"--{name} must be at least 1, not {getattr(args, name)}")
+    if not args.costs:
+        for file in (save, *_pictures_of(save)):
+            check_output("--save", file)
     params = SamplingParams(temperature=args.temperature, seed=0, max_tokens=args.tokens)
     texts = _texts(args.prompts) if args.prompts else list(tuning.PROMPTS)
     threads = _threads(args)
@@ -75,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     plain.generate(prompts[0], SamplingParams(max_tokens=4))
     for way in chosen:
         _tell(f"trying {way.label}")
-        one, engine = tuning.try_way(way, target, costs[target.name], plain, prompts, params, backend=args.backend,
+        one, engine = tuning.try_way(way, target, plain, prompts, params, args.repeat, backend=args.backend,
                                      threads=threads)  # fmt: skip
         found.append(one)
         if engine is not None:
@@ -83,12 +91,12 @@ def run(args: argparse.Namespace) -> int:
     ranked = tuning.rank(found)
     plan = tuning.plan_of(args.target, ranked, threads, weights=args.weights, backend=args.backend)
     _tell(ranking(ranked))
-    plan.write(save)
+    write_output("--save", save, plan.as_json())
     pictures = _pictures(ranked, plain, engines, prompts, params, costs, target, save)
     _tell(f"saved {save}, {', '.join(map(str, pictures))}")
-    _tell(f"use it: outpace generate --plan {save} ...")
+    _tell(f"use it: outpace generate --plan {save} ...; its keys: docs/how-to/choose-a-draft.md")
     if args.json:
-        print(save.read_text(encoding="utf-8"), end="")
+        print(plan.as_json(), end="")
     return 0
 
 
@@ -112,11 +120,16 @@ def _pictures(
         points = tuning.measured_points(plain, engine, prompts, params, _tell)
         behind = [one for name, one in costs.items() if name != target.name and name in best.way.draft]
         c = (behind[0].of(1) if behind else 0.0) / costs[target.name].of(1)
-    speed, cost = save.with_name(f"{save.stem}-speedup.svg"), save.with_name(f"{save.stem}-costs.svg")
+    speed, cost = _pictures_of(save)
     title = f"{target.name}, {best.way.label if best else 'a draft that costs nothing'}, c = {c:.2f}"
-    speed.write_text(tuning.speedup_picture(costs[target.name], c, points, title), encoding="utf-8")
-    cost.write_text(tuning.cost_picture(costs, f"A pass of {target.name} and its drafts"), encoding="utf-8")
+    write_output("--save", speed, tuning.speedup_picture(costs[target.name], c, points, title))
+    write_output("--save", cost, tuning.cost_picture(costs, f"A pass of {target.name} and its drafts"))
     return [speed, cost]
+
+
+def _pictures_of(save: Path) -> list[Path]:
+    """Where the pictures beside a plan go: the speed-up against gamma, and the cost of a pass."""
+    return [save.with_name(f"{save.stem}-{what}.svg") for what in ("speedup", "costs")]
 
 
 def _threads(args: argparse.Namespace) -> int | None:
@@ -176,17 +189,28 @@ def costs_table(costs: dict[str, PassCosts]) -> str:
 
 
 def ranking(ranked: list[Found]) -> str:
-    """A table, the fastest way first."""
-    width = max(len(one.way.label) for one in ranked)
-    lines = [f"{'way':{width}}  measured  predicted  drafts agree  tokens a pass"]
+    """A table: ways that are surely faster than plain decoding, plain decoding, the others."""
+    from ..bench.summary import spread
+
+    width = max(len("plain"), *(len(one.way.label) for one in ranked))
+    lines = [f"{'way':{width}}  {'measured':>30}  predicted  drafts agree  tokens a pass"]
+    plain = f"{'plain':{width}}  {'1.00x':>30}"
+    if not ranked[0].faster:
+        plain += "  nothing is surely faster: it is saved"
     for one in ranked:
+        if not one.faster and plain:
+            lines.append(plain)
+            plain = ""
         if one.error:
             lines.append(f"{one.way.label:{width}}  not possible: {one.error}")
-            continue
-        agree = "-" if one.alpha is None else f"{one.alpha:.0%}"
-        lines.append(f"{one.way.label:{width}}  {one.measured or 0:7.2f}x  {one.predicted or 0:8.2f}x  {agree:>12}  "
-                     f"{one.tokens_a_pass or 0:13.2f}")  # fmt: skip
-    return "\n".join(lines)
+        elif one.measured is None:
+            lines.append(f"{one.way.label:{width}}  {'nothing was drafted':>30}")
+        else:
+            measured = f"{one.measured:.2f}x ({spread(one.ratios)})"
+            predicted = "-" if one.predicted is None else f"{one.predicted:.2f}x"
+            lines.append(f"{one.way.label:{width}}  {measured:>30}  {predicted:>9}  {one.alpha or 0:>12.0%}  "
+                         f"{one.tokens_a_pass or 0:13.2f}")  # fmt: skip
+    return "\n".join([*lines, plain] if plain else lines)
 
 
 def _tell(text: str) -> None:

@@ -13,7 +13,8 @@ class Report:
 
     ``target_passes``: verification passes (prefill apart). ``drafted``: tokens proposed; ``tested``:
     drafted tokens compared with the target; ``accepted``: those that stood and were emitted. ``draft_passes``: passes
-    of a draft model, reading apart; one may say several tokens.
+    of a draft model, reading apart; one may say several tokens. ``rows``: how many of the target passes had so many
+    rows, of those that no other request shared.
     ``prompt_cached``: prompt tokens that an earlier request had already read. Seconds are wall time: a pass
     is shared out among the sessions of a batch by their rows, the rest evenly.
     """
@@ -30,6 +31,7 @@ class Report:
     tested: int = 0
     accepted: int = 0
     draft_passes: int = 0
+    rows: dict[int, int] = field(default_factory=dict)
     seconds_prefill: float = 0.0
     seconds_draft_prefill: float = 0.0
     seconds_draft: float = 0.0
@@ -37,20 +39,30 @@ class Report:
     seconds_sample: float = 0.0
     seconds_other: float = 0.0
     warnings: list[str] = field(default_factory=list)
-    pass_seconds: Callable[[int], float] | None = field(default=None, repr=False, compare=False)
-    """Seconds of a target pass by its rows, measured by the engine when a figure below first asks."""
+    pass_seconds: Callable[[float, int], float] | None = field(default=None, repr=False, compare=False)
+    """Seconds of a target pass over so many rows behind so many cached entries, as known when the request began: from
+    passes timed in pairs and from the rounds of earlier requests. Arithmetic, it runs no pass; None: not measured."""
 
-    @property
-    def one_row_seconds(self) -> float | None:
-        """Seconds of a one-row target pass; None when nothing was drafted."""
-        return self.pass_seconds(1) if self.pass_seconds and self.drafted else None
+    def relative(self, rows: float) -> float | None:
+        """v(rows): a pass over ``rows`` rows / over one, behind as many entries as this request had on average."""
+        if self.pass_seconds is None:
+            return None
+        entries = self.prompt_tokens + self.emitted // 2
+        return self.pass_seconds(rows, entries) / self.pass_seconds(1, entries)
 
     @property
     def rows_cost(self) -> float | None:
-        """v(gamma + 1): a pass over as many rows as a round had on average / over one."""
-        if not self.pass_seconds or not self.drafted:
+        """Mean of v(rows) over this request's target passes; None when nothing was drafted, and where other requests
+        shared its passes."""
+        passes = sum(self.rows.values())
+        if self.pass_seconds is None or not self.drafted or passes != self.target_passes:
             return None
-        return self.pass_seconds(1 + round(self.drafted / self.target_passes)) / self.pass_seconds(1)
+        return sum(count * (self.relative(rows) or 1.0) for rows, count in self.rows.items()) / passes
+
+    @property
+    def one_row_seconds(self) -> float | None:
+        """Seconds of a one-row target pass while this request ran: of its own passes, by what their rows cost more."""
+        return self.seconds_target / self.target_passes / self.rows_cost if self.rows_cost else None
 
     @property
     def alpha(self) -> float | None:
@@ -81,21 +93,19 @@ class Report:
 
     @property
     def predicted_speedup(self) -> float | None:
-        """Tokens per round (1 - alpha^(gamma+1)) / (1 - alpha) over what a round costs in one-row
-        passes, v(gamma+1) + drafting + overhead (2211.17192, theorem 3.8, with v and overhead added)."""
-        if self.alpha is None or not self.one_row_seconds or not self.rows_cost or not self.target_passes:
-            return None
-        depth = self.drafted / self.target_passes
-        rest = (self.seconds_draft + self.seconds_sample + self.seconds_other) / self.target_passes
-        return expected_tokens(self.alpha, depth) / (self.rows_cost + rest / self.one_row_seconds)
+        """Plain decoding's seconds, as predicted, / this request's: tokens a pass over what a round costs in one-row
+        passes, v(rows) + drafting + overhead (2211.17192, theorem 3.8, with the tokens, rows and drafting that this
+        request really had, and v and overhead added). None when nothing was drafted."""
+        plain = self.plain_seconds
+        return plain / self.seconds_decode if self.drafted and plain and self.seconds_decode > 0 else None
 
     @property
     def paper_speedup(self) -> float | None:
         """The paper's own prediction, (1 - alpha^(gamma+1)) / ((1 - alpha) (gamma c + 1)) (theorem 3.8)."""
-        if self.alpha is None or not self.target_passes:
+        if self.alpha is None or self.c is None or not self.target_passes:
             return None
         depth = self.drafted / self.target_passes
-        return expected_tokens(self.alpha, depth) / (depth * (self.c or 0.0) + 1)
+        return expected_tokens(self.alpha, depth) / (depth * self.c + 1)
 
     @property
     def plain_seconds(self) -> float | None:
@@ -107,19 +117,13 @@ class Report:
             return None
         return self.emitted * (self.one_row_seconds + self.seconds_other / self.target_passes) + self.seconds_sample
 
-    @property
-    def measured_speedup(self) -> float | None:
-        """Measured tokens per second over one token per one-row pass."""
-        if self.tokens_per_second is None or not self.one_row_seconds:
-            return None
-        return self.tokens_per_second * self.one_row_seconds
-
     def as_dict(self) -> dict[str, object]:
         """Counts, seconds and all derived figures, ready for JSON."""
         derived: tuple[str, ...] = ("alpha", "block_efficiency", "c", "tokens_per_second", "seconds_decode")
         derived += ("one_row_seconds", "rows_cost", "plain_seconds")
-        derived += ("predicted_speedup", "paper_speedup", "measured_speedup")
+        derived += ("predicted_speedup", "paper_speedup")
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pass_seconds"}
+        stored["rows"] = {str(rows): count for rows, count in self.rows.items()}  # as JSON has it
         return stored | {name: getattr(self, name) for name in derived}
 
 

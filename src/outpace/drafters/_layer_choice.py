@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 from typing import Protocol
 
@@ -167,20 +168,19 @@ class _Trial:
         cache.close(whole)
         cache.close(slot)
 
-    def rows_cost(self, rows: int, repeats: int = 3) -> float:
-        """v(rows), measured: the fastest of some passes each."""
-        seconds = []
-        for count in (1, rows):
-            slot = self._cache.open(rows)
-            times = []
-            for _ in range(repeats):
+    def rows_cost(self, rows: int, repeats: int = 5) -> float:
+        """v(rows), measured: the median ratio of pairs of passes, after one that is not counted."""
+        slot, pairs = self._cache.open(rows), []
+        for _ in range(repeats + 1):
+            seconds = []
+            for count in (1, rows):
                 start = perf_counter()
                 self._runtime.forward([Chunk(slot, [0] * count)], self._cache)
-                times.append(perf_counter() - start)
+                seconds.append(perf_counter() - start)
                 self._cache.keep(slot, 0, [])
-            self._cache.close(slot)
-            seconds.append(min(times))
-        return seconds[1] / seconds[0]
+            pairs.append(seconds[1] / seconds[0])
+        self._cache.close(slot)
+        return median(pairs[1:])
 
     def by_influence(self) -> list[int]:
         """The layers but for the first, those that change the stream least first."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import platform
 from bisect import bisect_right
@@ -30,6 +29,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 _TEXT_ROWS = 128  # of the pass that shows what reading a text costs
 _CACHED, _LONG = 128, 1024  # entries behind the passes that are measured
 _LONG_ROWS = 4
+_ATTENTION_PAIRS = 5
 _SWEEPS, _LEAST_SWEEPS = 12, 3
 _LEAST_SECONDS = 1e-9
 
@@ -69,6 +69,11 @@ class PassCosts:
         return entries * (self.per_entry + self.per_entry_row * (rows - 1))
 
     @property
+    def by_rows(self) -> dict[int, float]:
+        """The measured points: seconds by rows."""
+        return dict(zip(self.rows, self.seconds, strict=True))
+
+    @property
     def per_prompt_token(self) -> float:
         """Seconds for each token of a long text that is read; from the pass over most rows where nothing else is
         known, which is too much, since its rows have logits."""
@@ -79,15 +84,18 @@ class PassCosts:
         return self.of(rows) / self.of(1)
 
 
-def measure_passes(runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_seconds: float = 3.0) -> PassCosts:
-    """Time passes over each number of rows, the first of which is 1, each beside a pass over one row. Takes about
+def measure_passes(
+    runtime: Runtime, *, rows: Sequence[int] = ROWS, limit_seconds: float = 3.0, cached: int = _CACHED
+) -> PassCosts:
+    """Time passes over each number of rows, the first of which is 1, each beside a pass over one row, behind ``cached``
+    entries or half of what the model's context has. Takes about
     ``limit_seconds``, more where the least number of sweeps takes longer; numbers of rows that do not come up within
     the time are left out, and so is the pass over a text where it seems to take more.
 
     Medians count, of the ratio within each pair: a machine may be faster in one second than in the next, and one row
     must not have been measured in another one. (The fastest passes are those of seconds in which memory was quick,
     where one row gains most: more rows then look dearer than they are in most rounds.)"""
-    cached = min(_CACHED, runtime.context // 2)
+    cached = min(cached, runtime.context // 2)
     rows = [n for n in rows if n <= runtime.context - cached]
     cache, start = runtime.new_cache(), perf_counter()
     slot = _filled(cache, cached, max(rows))
@@ -124,19 +132,18 @@ def _reading(runtime: Runtime, cache: KVCache, limit_seconds: float) -> float:
 
 
 def _attention(runtime: Runtime, cache: KVCache, cached: int) -> tuple[float, float]:
-    """Seconds for each cached entry: with one row, and for each further row."""
+    """Seconds for each cached entry: with one row, and for each further row. Medians of the differences of pairs."""
     long = min(_LONG, runtime.context - _LONG_ROWS)
     if long <= 2 * cached:
         return 0.0, 0.0
-    best: dict[tuple[int, int], float] = {}
-    slots = {entries: _filled(cache, entries, _LONG_ROWS) for entries in (cached, long)}
-    for _ in range(3):
-        for n in (1, _LONG_ROWS):
-            for entries, slot in slots.items():
-                best[n, entries] = min(best.get((n, entries), math.inf), time_pass(runtime, cache, slot, n))
-    for slot in slots.values():
+    more: dict[int, list[float]] = {1: [], _LONG_ROWS: []}  # by rows: seconds behind many entries less behind few
+    few, many_entries = (_filled(cache, entries, _LONG_ROWS) for entries in (cached, long))
+    for _ in range(_ATTENTION_PAIRS):
+        for n, found in more.items():
+            found.append(-time_pass(runtime, cache, few, n) + time_pass(runtime, cache, many_entries, n))
+    for slot in (few, many_entries):
         cache.close(slot)
-    one, many = (max(0.0, best[n, long] - best[n, cached]) / (long - cached) for n in (1, _LONG_ROWS))
+    one, many = (max(0.0, median(found)) / (long - cached) for found in more.values())
     return one, max(0.0, many - one) / (_LONG_ROWS - 1)
 
 
@@ -208,7 +215,7 @@ def identify(model: LoadedModel) -> dict[str, object]:
         "context": runtime.context,
         "machine": machine(),
         "outpace": __version__,
-        "measured": ["medians of pairs", *ROWS, f"{_TEXT_ROWS} of a text"],
+        "measured": ["medians of pairs", _ATTENTION_PAIRS, *ROWS, f"{_TEXT_ROWS} of a text"],
     }
 
 

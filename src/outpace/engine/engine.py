@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import secrets
-import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 from ..core.errors import ContextError, ParameterError
 from ..core.fork import ProcessLock
 from ..core.protocols import Controller, Drafter, Rule, Session
-from ..core.types import Chunk, SamplingParams
+from ..core.types import SamplingParams
 from ..kernels.sampling import Sampler
 from ..models.chat import encode_chat, encode_prompt
 from ..models.loading import LoadedModel
@@ -24,10 +23,11 @@ from ..sampling.coins import KeyedCoins
 from ..sampling.grammar import Grammars
 from ..sampling.logprobs import TokenLogprobs, token_logprobs
 from ..sampling.pipeline import Pipeline
-from .costs import time_pass
+from .costs import pass_costs
 from .loop import Loop
 from .stream import Answer, Result, Stream
 from .text import TextState
+from .timing import Prices, Watch
 
 Message = Mapping[str, object]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -68,15 +68,15 @@ class Engine:
         self._drafters, self._rules, self._gammas = dict(drafters), dict(rules), dict(gammas)
         self._max_batch, self._sampler, self._kv_bytes = max_batch, sampler, kv_bytes
         self.controller, self._adaptive_gamma = controller, adaptive_gamma
+        self._watch = Watch()
         self._loop = Loop(
             target.runtime, drafters[self.drafter_name], rules[rule], self._commit,
-            controller=controller, prefix_bytes=prefix_bytes,
+            controller=controller or self._watch, prefix_bytes=prefix_bytes,
         )  # fmt: skip
         self._waiting: deque[Answer] = deque()
         self._running: dict[int, Answer] = {}
         self._ids = itertools.count()
         self._lock = ProcessLock("the engine", self._busy)
-        self._row_seconds: dict[int, float] = {}
         self._held = 0
 
     def generate(
@@ -306,6 +306,7 @@ class Engine:
         report = session.report
         report.drafter, report.rule = name if session.gamma else "none", rule
         report.gamma, report.seed, report.prompt_tokens = session.gamma, seed, len(ids)
+        report.pass_seconds = self.prices.pass_seconds() if self.prices else None
         if not session.rule.LOSSLESS:
             report.warnings.append(f"acceptance by {rule!r} is lossy: the answer need not follow the target's law")
         if len(ids) >= limit:
@@ -341,7 +342,6 @@ class Engine:
         unseen = sum(origin not in ("correction", "bonus", "plain") for origin in session.origins[text.tokens :])
         report.accepted -= unseen
         report.tested -= unseen
-        report.pass_seconds = self.pass_seconds
         return Result(
             text.text,
             session.generated[: text.tokens],
@@ -352,22 +352,20 @@ class Engine:
             None if answer.logprobs is None else answer.logprobs[: text.tokens],
         )
 
-    def pass_seconds(self, rows: int, cached: int = 128, repeats: int = 3) -> float:
-        """Seconds of a target pass over ``rows`` rows behind ``cached`` entries: the median of some
-        passes, measured once for each number of rows and remembered."""
+    @property
+    def prices(self) -> Prices | None:
+        """What rounds cost, corrected by every one: the controller's, or what :meth:`measure_costs` found."""
+        return self._watch.prices or getattr(self.controller, "prices", None)
+
+    def measure_costs(self, beside: Engine | None = None) -> None:
+        """See to it that the engine knows what passes cost, so that reports can say what plain decoding would have
+        taken. An engine that has a controller knows already; another one measures for some seconds, or reads what an
+        earlier process measured. ``beside``: an engine of the same target that knows; both learn on together."""
         with self._lock:
-            if rows not in self._row_seconds:
-                runtime, cache = self.target.runtime, self._loop.cache
-                cached = max(0, min(cached, runtime.context - rows))
-                slot = cache.open(cached + rows)
-                try:
-                    if cached:
-                        runtime.forward([Chunk(slot, [0] * cached, logits_from=cached)], cache)
-                    times = [time_pass(runtime, cache, slot, rows) for _ in range(repeats)]
-                finally:
-                    cache.close(slot)
-                self._row_seconds[rows] = statistics.median(times)
-            return self._row_seconds[rows]
+            if beside is not None:
+                self._watch.prices = beside.prices
+            elif self.prices is None:
+                self._watch.prices = Prices(pass_costs(self.target), {})
 
 
 def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:

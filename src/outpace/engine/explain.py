@@ -12,8 +12,8 @@ _MUCH = 0.25  # share of the time that is worth a sentence
 
 
 def explain(report: Report, origins: Sequence[str] = ()) -> list[str]:
-    """Sentences about one answer. ``origins``: of its tokens (``Result.origins``). Asks the engine for the seconds of
-    a pass, which it measures when it does not know them."""
+    """Sentences about one answer. ``origins``: of its tokens (``Result.origins``). Says nothing of plain
+    decoding's time where the engine does not know what passes cost (``Engine.measure_costs``)."""
     if not report.target_passes:
         return ["Nothing was generated."]
     lines = [_speed(report)]
@@ -57,12 +57,11 @@ def _reasons(report: Report) -> list[str]:
     """What keeps the speed-up from being the tokens a pass."""
     reasons = []
     if report.rows_cost is not None and report.rows_cost > 1 + _MUCH:
-        rows = 1 + round(report.drafted / report.target_passes)
-        reasons.append(f"A pass over {rows} rows costs as much as {report.rows_cost:.2f} over one.")
+        rows = 1 + report.drafted / report.target_passes
+        reasons.append(f"A pass over {rows:.1f} rows costs as much as {report.rows_cost:.2f} over one.")
     if report.seconds_draft > _MUCH * report.seconds_decode:
-        reasons.append(
-            f"A drafted token costs {report.c or 0:.2f} of a one-row pass: a smaller draft would be cheaper."
-        )
+        cost = "" if report.c is None else f" (a drafted token costs {report.c:.2f} of a one-row pass)"
+        reasons.append(f"Drafting takes much of the time{cost}: a smaller draft would be cheaper.")
     if report.alpha is not None and report.alpha < 0.5:
         reasons.append("More than half of the drafts tested were wrong: this draft does not suit this text.")
     rest = report.seconds_sample + report.seconds_other
@@ -72,10 +71,13 @@ def _reasons(report: Report) -> list[str]:
 
 
 def _no_drafting(report: Report) -> str:
-    if report.drafter == "none" or not report.pass_seconds:
+    if report.drafter == "none":
         return "Nothing was drafted: this is plain decoding."
-    need = report.pass_seconds(2) / report.pass_seconds(1) - 1
+    text = f"Nothing was drafted: {report.drafter} found nothing, or was not worth its time here."
+    second = report.relative(2)
+    if second is None:
+        return text
     return (
-        f"Nothing was drafted: {report.drafter} found nothing, or was not worth its time here. A second row makes a "
-        f"pass {need:.0%} slower, so more than {need:.0%} of the drafts must stand, and they cost time themselves."
+        f"{text} A second row makes a pass {second - 1:.0%} slower, so more than {second - 1:.0%} of the drafts must "
+        "stand, and they cost time themselves."
     )

@@ -135,6 +135,10 @@ class Loop:
         for session, proposal, verdict, seen in judged:
             self._settle(session, proposal, verdict, seen.logits[0])
         judged = [one for one in judged if one[0].error is None]
+        if len(sessions) == 1:
+            for session, proposal, *_ in judged:
+                rows = session.report.rows
+                rows[len(proposal) + 1] = rows.get(len(proposal) + 1, 0) + 1
         self._observe(judged)
         t4 = perf_counter()
         prompt_rows = sum(len(chunk.tokens) for _, chunk in prompts)

@@ -16,7 +16,11 @@ class Plan:
     """The settings of :func:`outpace.load` that a tuning chose, and what it measured.
 
     ``drafter``: names, separated by commas. ``gamma`` None: ``controller`` decides. ``believed``: P(a draft stands) by
-    drafter, so that the controller need not begin with a guess. ``measured``: a row for each way that was tried.
+    drafter, so that the controller need not begin with a guess. ``machine``: where it was measured. ``measured``: a row
+    for each way that was tried: ``way``; ``each``, plain seconds / its seconds of every pair; ``measured``, their
+    median, null where nothing was drafted; ``lower_end`` of the 95% interval for that median, null for fewer than 6
+    pairs; ``faster``, whether that lies above 1; ``predicted``, the gain by the cost of passes, without reading the
+    prompt; ``drafted`` tokens; ``alpha``, accepted / tested drafts; ``tokens_a_pass``.
     """
 
     target: str
@@ -39,9 +43,9 @@ class Plan:
         found = {name: value for name, value in asdict(self).items() if name not in about}
         return {name: value for name, value in found.items() if value not in (None, "auto", {})}
 
-    def write(self, file: Path) -> None:
-        """Save it as JSON."""
-        file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+    def as_json(self) -> str:
+        """The text of its file."""
+        return json.dumps(asdict(self), indent=1) + "\n"
 
 
 def read_plan(file: str | Path) -> Plan:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from statistics import median
 
-from ..core.types import RoundSeconds
+from ..core.protocols import Session
+from ..core.types import Proposal, RoundSeconds, Verdict
 from .costs import PassCosts
 
 _NOISE = 0.01  # variance of one round's log time
@@ -13,6 +18,8 @@ _DRIFT = 2e-4  # variance that a round adds to what is not looked at
 _UNSURE = 0.02  # variance of a curve measured at load: it may be off by a seventh
 _SHARED = 0.6  # how much of a surprise is the machine's, and so concerns every kind of work
 _READS = 32  # tokens from which on a drafter's catching up counts: it is a pass of its own, or several
+_NEIGHBOURS, _BESIDE = 4, 5.0  # one-row passes that a pass over more rows is compared with, from so many seconds
+_PAIRS, _CURVE = 128, 5  # pairs that are remembered; pairs that a curve measured at load counts for
 _MOST = 0.5  # no single round says more than this: something else ran
 
 
@@ -46,6 +53,34 @@ class Drift:
         move = gain * min(max(surprise, -_MOST), _MOST)
         self._all += _SHARED * move
         self._known[kind] = own + (1 - _SHARED) * move, (1 - gain) * variance, self._round
+
+
+class RowRatios:
+    """By what v(rows) in the rounds of the last minutes is another than the measured curve's.
+
+    A pass over more rows is paired with those over one row just before it, so that a machine that has become slower or
+    faster meets both; the median of the last pairs counts, and the curve's own value as some pairs more.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ones: deque[tuple[float, float]] = deque(maxlen=_NEIGHBOURS)  # when, log of seconds / expected seconds
+        self._pairs: dict[int, deque[float]] = {}  # by size
+
+    def observe(self, rows: int, seconds: float, expected: float) -> None:
+        """A pass over ``rows`` rows took ``seconds``, where the curve has ``expected``."""
+        now, surprise = self._clock(), math.log(max(seconds, 1e-9) / max(expected, 1e-9))
+        if rows == 1:
+            self._ones.append((now, surprise))
+            return
+        beside = [one for when, one in self._ones if now - when < _BESIDE]
+        if beside:
+            pairs = self._pairs.setdefault(_size(rows), deque(maxlen=_PAIRS))
+            pairs.append(surprise - median(beside))
+
+    def factors(self) -> dict[int, float]:
+        """Factors of v(rows) by the size of a pass, 1 for those that are not in it."""
+        return {size: math.exp(median([*pairs, *[0.0] * _CURVE])) for size, pairs in self._pairs.items()}
 
 
 class Line:
@@ -90,10 +125,11 @@ class Prices:
 
     def __init__(self, target: PassCosts, drafts: Mapping[str, PassCosts]) -> None:
         self._target, self._drafts = target, drafts
-        self._drift = Drift()
+        self._drift, self._ratios = Drift(), RowRatios()
         self._lines: dict[str, Line] = {}
         self._reading = {name: costs.per_prompt_token for name, costs in drafts.items()}
         self._sample, self._other = 0.0, 0.0  # per token that comes out, per round
+        self.observed: float | None = None  # Unix time of the last round that was looked at
 
     def line(self, drafter: str) -> Line:
         """Seconds of drafting by its steps, at the machine's usual speed."""
@@ -115,6 +151,16 @@ class Prices:
         """Seconds of a pass over ``rows`` rows, where attending to what is cached costs ``attention``."""
         return max(1e-9, self._target.base(rows) + attention) * self._drift.factor(_size(rows))
 
+    @property
+    def plain(self) -> float:
+        """Seconds of a token of one request that is decoded plainly and alone, behind a text of usual length."""
+        return self.target(1, self.attention(self._target.cached)[0]) + self.rest(1)
+
+    def pass_seconds(self) -> Callable[[float, int], float]:
+        """Seconds of a target pass over rows of one sequence behind cached entries, at the speed of the measured curve,
+        with the v(rows) that is known now."""
+        return partial(_pass_seconds, self._target, self._ratios.factors())
+
     def drafting(self, drafter: str, steps: float) -> float:
         """Seconds of drafting ``steps`` steps."""
         return self.line(drafter).at(steps) * self._drift.common if steps else 0.0
@@ -135,8 +181,10 @@ class Prices:
     ) -> None:
         """A round over ``rows`` rows; ``steps`` of drafting by drafter; ``tokens`` came out."""
         if not seconds.prompt_rows:
+            self.observed = time.time()
             expected = max(1e-9, self._target.base(rows) + attention)
             self._drift.observe(_size(rows), seconds.target, expected)
+            self._ratios.observe(rows, seconds.target, expected)
         if len(steps) == 1:  # of several drafters' time in one round, nobody knows the parts
             [(name, size)] = steps.items()
             self.line(name).observe(size, seconds.draft / self._drift.common)
@@ -153,6 +201,39 @@ class Prices:
             self._reading[drafter] = each
         elif tokens >= _READS:
             self._reading[drafter] = known + min(1.0, tokens / 64) * (each - known)
+
+
+class Watch:
+    """The Controller of an engine in which nothing is to be decided: it learns what passes cost from every round,
+    once it has ``prices`` to correct."""
+
+    def __init__(self) -> None:
+        self.prices: Prices | None = None
+
+    def budgets(self, sessions: Sequence[Session], most: Sequence[int]) -> list[int]:
+        """As many nodes as are allowed."""
+        return list(most)
+
+    def observe(
+        self,
+        sessions: Sequence[Session],
+        proposals: Sequence[Proposal],
+        verdicts: Sequence[Verdict],
+        seconds: RoundSeconds,
+    ) -> None:
+        """Learn from a round."""
+        if self.prices is None:
+            return
+        attention = 0.0
+        for session, proposal, verdict in zip(sessions, proposals, verdicts, strict=True):
+            first, more = self.prices.attention(len(session.tokens) - len(verdict.path) - 2)
+            attention += first + more * len(proposal)
+        rows = sum(len(proposal) + 1 for proposal in proposals)
+        self.prices.observe(rows, attention, {}, sum(len(verdict.path) + 1 for verdict in verdicts), seconds)
+
+
+def _pass_seconds(costs: PassCosts, factors: Mapping[int, float], rows: float, entries: int) -> float:
+    return costs.of(rows, entries) * factors.get(_size(rows), 1.0)
 
 
 def _size(rows: float) -> int:

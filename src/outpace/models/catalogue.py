@@ -106,6 +106,14 @@ def resolve(name_or_path: str, directory: Path | None = None) -> Path:
     )
 
 
+def name_of(place: Path) -> str:
+    """What a model that lies there is called: its name in the catalogue, or its file's or directory's own name."""
+    for one in catalogue():
+        if one.shipped and place.resolve() == _place(one, None).resolve():
+            return one.name
+    return place.stem if place.is_file() else place.resolve().name
+
+
 def pull(name: str, progress: bool = True, directory: Path | None = None) -> Path:
     """Bring a model here and return its path; one that is here already is verified.
 

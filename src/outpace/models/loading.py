@@ -20,6 +20,7 @@ from ..core.fork import check_process
 from ..core.protocols import Runtime
 from ..core.threads import default_threads
 from ..kernels.native import missing_notice, open_library
+from .catalogue import name_of
 from .checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from .config import DecoderConfig
 from .decoder import Decoder, check_tensors
@@ -127,7 +128,7 @@ def _load(
         end_tokens=checkpoint.end_tokens,
         chat_template=checkpoint.chat_template,
         config=config,
-        name=checkpoint.path.stem if checkpoint.path.is_file() else checkpoint.path.resolve().name,
+        name=name_of(checkpoint.path),
         path=checkpoint.path,
         nbytes=nbytes,
         weights=weights,

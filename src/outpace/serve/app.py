@@ -110,6 +110,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
                 "chat": bool(template),
                 "tools": "tools" in template,
                 "plain_tokens_per_second": worker.plain_tokens_per_second,
+                "plain_measured_at": worker.plain_measured_at,
             },
         }  # fmt: skip
 

@@ -52,7 +52,8 @@ class Usage(TypedDict):
 class Live(TypedDict):
     """What drafting brings. ``alpha``: accepted / tested drafts; ``block_efficiency``: tokens a verification pass of
     the target; ``rows_per_pass``: rows such a pass had; ``tokens_per_second``: of decoding, the prompt apart;
-    ``plain_tokens_per_second``: of plain decoding, alone, estimated from one-row passes at the start."""
+    ``plain_tokens_per_second``: of plain decoding, alone, estimated from the rounds of the last minutes; null as long
+    as nothing was drafted."""
 
     alpha: float | None
     block_efficiency: float | None
@@ -218,7 +219,8 @@ class TextCompletion(TypedDict):
 
 @_closed
 class ModelOptions(TypedDict):
-    """What requests may ask for. ``plain_tokens_per_second``: measured at the start, one request alone."""
+    """What requests may ask for. ``plain_tokens_per_second``: of one request alone, measured at the
+    load and corrected by the rounds since, the last of them at ``plain_measured_at`` (Unix time; null before one)."""
 
     context: int
     vocabulary: int
@@ -228,6 +230,7 @@ class ModelOptions(TypedDict):
     chat: bool
     tools: bool
     plain_tokens_per_second: float | None
+    plain_measured_at: int | None
 
 
 @_closed

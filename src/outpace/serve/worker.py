@@ -87,7 +87,6 @@ class Worker:
         self._wake = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
-        self._plain_seconds: float | None = None
 
     @property
     def alive(self) -> bool:
@@ -96,13 +95,20 @@ class Worker:
 
     @property
     def plain_tokens_per_second(self) -> float | None:
-        """Of plain decoding, alone: measured once at the start."""
-        return 1 / self._plain_seconds if self._plain_seconds else None
+        """Of plain decoding, alone: as measured at the load, corrected by the rounds since."""
+        prices = self._engine.prices
+        return 1 / prices.plain if prices else None
+
+    @property
+    def plain_measured_at(self) -> int | None:
+        """Unix time of the last round that corrected :attr:`plain_tokens_per_second`; None before the first one."""
+        prices = self._engine.prices
+        return int(prices.observed) if prices and prices.observed else None
 
     def start(self) -> None:
         """From the event loop that will use it."""
         self._loop = asyncio.get_running_loop()
-        self._plain_seconds = self._engine.pass_seconds(1)
+        self._engine.measure_costs()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="outpace-engine", daemon=True)
         self._thread.start()
@@ -288,14 +294,15 @@ def _unread(timeout: float) -> ApiError:
 
 
 def live_of(report: Report, plain: float | None) -> Live:
-    """The figures of a report that are known while it grows."""
+    """The figures of a report that are known while it grows. ``plain``: tokens a second of plain decoding; nothing is
+    compared with it before something has been drafted."""
     passes = report.target_passes
     return {
         "alpha": report.alpha,
         "block_efficiency": report.block_efficiency,
         "rows_per_pass": (passes + report.drafted) / passes if passes else None,
         "tokens_per_second": report.tokens_per_second,
-        "plain_tokens_per_second": plain,
+        "plain_tokens_per_second": plain if report.drafted else None,
     }
 
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -82,10 +81,14 @@ def run(
 
 
 def print_table(outcomes: Sequence[Outcome], write: Callable[[str], object] = print) -> None:
-    """One line an outcome, then all of them as one JSON line."""
+    """One line an outcome."""
     for outcome in outcomes:
         write(f"{outcome.engine:13}{outcome.mode:20}{_told(outcome)}")
-    write(json.dumps([dataclasses.asdict(outcome) | {"passed": outcome.passed} for outcome in outcomes]))
+
+
+def as_dicts(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
+    """The outcomes, ready for JSON."""
+    return [dataclasses.asdict(outcome) | {"passed": outcome.passed} for outcome in outcomes]
 
 
 def _told(outcome: Outcome) -> str:
