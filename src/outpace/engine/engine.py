@@ -6,13 +6,13 @@ import itertools
 import secrets
 import statistics
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from ..core.errors import ContextError, ParameterError
+from ..core.prefixes import shares_of
 from ..core.protocols import Controller, Drafter, Rule, Session
 from ..core.types import Chunk, SamplingParams
 from ..kernels.sampling import Sampler
@@ -23,6 +23,7 @@ from ..sampling.coins import KeyedCoins
 from ..sampling.grammar import Grammars
 from ..sampling.logprobs import TokenLogprobs, token_logprobs
 from ..sampling.pipeline import Pipeline
+from .admission import Admission, fail
 from .costs import time_pass
 from .loop import Loop
 from .stream import Answer, Result, Stream
@@ -40,9 +41,8 @@ class Engine:
 
     May be shared between threads. All open requests advance together, whoever steps the engine, and with the
     ``match`` rule every one gets what it would get alone. ``drafters`` and ``rules``: what a request may name;
-    the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values; a request waits
-    until there is room. With a ``controller``, requests that name no gamma draft as it decides, at most
-    ``adaptive_gamma`` tokens a round.
+    the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values in all (admission.py).
+    With a ``controller``, requests that name no gamma draft as it decides, at most ``adaptive_gamma`` tokens a round.
     """
 
     def __init__(
@@ -65,14 +65,15 @@ class Engine:
         self.drafter_name, self.rule_name = next(iter(drafters)), rule
         self.gamma = gammas[self.drafter_name]
         self._drafters, self._rules, self._gammas = dict(drafters), dict(rules), dict(gammas)
-        self._max_batch, self._sampler, self._kv_bytes = max_batch, sampler, kv_bytes
+        self._sampler = sampler
         self.controller, self._adaptive_gamma = controller, adaptive_gamma
         self._loop = Loop(
             target.runtime, drafters[self.drafter_name], rules[rule], self._commit,
             controller=controller, prefix_bytes=prefix_bytes,
         )  # fmt: skip
-        self._waiting: deque[Answer] = deque()
-        self._running: dict[int, Answer] = {}
+        self._shares = {name: shares_of(drafter) for name, drafter in drafters.items()}
+        every = [self._loop.share, *(share for shares in self._shares.values() for share in shares)]
+        self._admission = Admission(self._loop, every, max_batch, kv_bytes, prefix_bytes)
         self._ids = itertools.count()
         self._lock = threading.RLock()
         self._row_seconds: dict[int, float] = {}
@@ -137,7 +138,7 @@ class Engine:
 
     def _submit(self, answer: Answer) -> Stream:
         if answer.session.finish is None:
-            self._waiting.append(answer)
+            self._admission.waiting.append(answer)
         else:
             answer.ended = True
         return Stream(self, answer)
@@ -152,15 +153,18 @@ class Engine:
         """One round for all open requests. False when there is nothing to do."""
         with self._lock:
             self._reap()
-            self._join()
-            if not self._running:
+            try:
+                self._admission.prepare_round()
+                self._admission.join()
+            finally:
+                self._reap()
+            if not self._admission.running:
                 return False
             try:
-                self._loop.round([answer.session for answer in self._running.values()])
+                self._loop.round([answer.session for answer in self._admission.running.values()])
             except BaseException as error:  # nobody knows how far the round came: all that took part in it end
-                for answer in list(self._running.values()):
-                    answer.session.finish = "error"
-                    answer.session.error = error if isinstance(error, Exception) else InterruptedError("interrupted")
+                for answer in list(self._admission.running.values()):
+                    fail(answer, error)
                 self._reap()
                 raise
             self._reap()
@@ -179,37 +183,24 @@ class Engine:
     @property
     def open_requests(self) -> tuple[int, int]:
         """Requests that are running, and that are waiting to."""
-        return len(self._running), len(self._waiting)
+        return len(self._admission.running), len(self._admission.waiting)
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of keys and values held after the last round, those kept for later requests included."""
         return self._held
 
-    def _join(self) -> None:
-        """Admit waiting requests, first come, first served, as far as there is room."""
-        cache, prefixes = self._loop.cache, self._loop.prefixes
-        while self._waiting and len(self._running) < self._max_batch:
-            answer = self._waiting[0]
-            if self._kv_bytes is not None:
-                free = self._kv_bytes - (cache.nbytes - prefixes.nbytes) - cache.bytes_for(answer.session.limit)
-                if free < 0:
-                    break
-                prefixes.shrink(free)
-            self._running[answer.session.id] = self._waiting.popleft()
-            self._loop.admit([answer.session])
-
     def _reap(self) -> None:
         """Free what requests hold that have ended or been cancelled."""
         with self._lock:
-            for answer in [answer for answer in list(self._waiting) if answer.cancelled]:  # others may be joining
-                self._waiting.remove(answer)
+            for answer in self._admission.withdrawn():
                 answer.ended = True
-            for answer in [a for a in self._running.values() if a.cancelled or a.session.finish is not None]:
-                del self._running[answer.session.id]
-                self._loop.release(answer.session)
-                answer.ended = True
-            self._held = self._loop.cache.nbytes
+            for answer in [a for a in self._admission.running.values() if a.cancelled or a.session.finish is not None]:
+                try:
+                    self._admission.release(answer)
+                finally:
+                    answer.ended = True
+            self._held = self._admission.held
 
     def encode(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """The token ids that a prompt becomes. ``tools``: functions that a chat template may offer to the model.
@@ -256,12 +247,6 @@ class Engine:
         if len(ids) > context:
             raise ContextError(f"the prompt has {len(ids)} tokens, but the model's context ends at {context}")
         limit = context if params.max_tokens is None else min(context, len(ids) + params.max_tokens)
-        need = self._loop.cache.bytes_for(limit)
-        if self._kv_bytes is not None and need > self._kv_bytes:
-            raise ContextError(
-                f"{limit} tokens need {need >> 20} MiB of keys and values, and {self._kv_bytes >> 20} MiB are allowed: "
-                "ask for fewer tokens, or allow more memory"
-            )
         adaptive = self.controller is not None and gamma is None
         most = self._adaptive_gamma if adaptive else self._gammas[name]
         seed = secrets.randbits(64) if params.seed is None else params.seed
@@ -301,11 +286,17 @@ class Engine:
         text = TextState(StreamDecoder(tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
         logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
-        return Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs)
+        drafting = session.drafters if session.gamma else ()
+        shares = [self._loop.share, *(share for name in drafting for share in self._shares[name])]
+        # Where rows depend on those beside them, a text that is read again may go on otherwise: all is kept for it.
+        reach = session.gamma + 1 if self.target.runtime.capabilities().row_invariant else limit
+        answer = Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs, shares, reach)
+        self._admission.check(answer.need(limit), limit)
+        return answer
 
     def _commit(self, session: Session, tokens: Sequence[int], rows: Sequence[Tensor]) -> int:
         """The one place where an answer ends: end tokens, stop strings, the limit of length."""
-        answer = self._running[session.id]
+        answer = self._admission.running[session.id]
         for taken, (token, row) in enumerate(zip(tokens, rows, strict=True), start=1):
             session.tokens.append(token)
             stopped = answer.text.push(token)
@@ -347,6 +338,7 @@ class Engine:
             if rows not in self._row_seconds:
                 runtime, cache = self.target.runtime, self._loop.cache
                 cached = max(0, min(cached, runtime.context - rows))
+                cached = self._admission.lend(cached + rows, rows) - rows
                 slot = cache.open(cached + rows)
                 try:
                     if cached:
