@@ -56,14 +56,13 @@ class Admission:
             )
 
     def join(self) -> None:
-        """Admit those that wait, as far as there is room."""
-        while self.waiting:
-            one = self.waiting[0]
+        """Admit those that wait, as far as there is room. What is only read needs no place in the batch."""
+        for one in list(self.waiting):
             if isinstance(one, Answer) and len(self.running) >= self._max_batch:
-                break
+                continue
             if not self._make_room(one.need(_next(one)) if isinstance(one, Answer) else self._bytes_of(one)):
                 break
-            self.waiting.popleft()
+            self.waiting.remove(one)
             if isinstance(one, Answer):
                 self._admit(one)
             else:
@@ -137,8 +136,10 @@ class Admission:
         try:
             claim.slot = self._loop.cache.open(claim.entries)
             self._claims.append(claim)
-        except Exception as error:
-            claim.error = error
+        except BaseException as error:
+            claim.error = _told(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _make_room(self, more: int) -> bool:
         """Whether ``more`` bytes fit beside what is promised; kept beginnings are given up for them."""
@@ -161,8 +162,12 @@ class Admission:
 
 def fail(answer: Answer, error: BaseException) -> None:
     """End a request with what went wrong."""
-    answer.session.finish = "error"
-    answer.session.error = error if isinstance(error, Exception) else InterruptedError("interrupted")
+    answer.session.finish, answer.session.error = "error", _told(error)
+
+
+def _told(error: BaseException) -> Exception:
+    """What those are told who did not cause it: an interrupt was meant for whoever stepped."""
+    return error if isinstance(error, Exception) else InterruptedError("interrupted")
 
 
 def _next(answer: Answer) -> int:

@@ -7,6 +7,7 @@ import secrets
 import statistics
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -20,7 +21,7 @@ from ..models.chat import encode_chat, encode_prompt
 from ..models.loading import LoadedModel
 from ..models.tokenizer import StreamDecoder
 from ..sampling.coins import KeyedCoins
-from ..sampling.grammar import Grammars
+from ..sampling.grammar import Compiled, Grammars
 from ..sampling.logprobs import TokenLogprobs, token_logprobs
 from ..sampling.pipeline import Pipeline
 from .admission import Admission, fail
@@ -32,6 +33,16 @@ from .text import TextState
 Message = Mapping[str, object]
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text as it stands, token ids, or chat messages ``{"role": ..., "content": ...}``."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What can be worked out of a request before it is opened, by any thread. Made by :meth:`Engine.prepare`."""
+
+    params: SamplingParams
+    prediction: tuple[int, ...] = ()
+    compiled: Compiled | None = None  # the constraint of ``params``
+
 
 _CONTEXT_TAIL = 8  # prompt tokens shown to the detokenizer, so that a first piece keeps its leading space
 
@@ -82,7 +93,7 @@ class Engine:
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: SamplingParams | Prepared | Sequence[SamplingParams | Prepared] | None = None,
         **request: Any,
     ) -> Result | list[Result]:
         """Answer one prompt, or each of a list of prompts (the answers keep their order).
@@ -91,10 +102,11 @@ class Engine:
         Raises ParameterError, ContextError, TemplateError; and what ended the first request that failed.
         """
         single = _is_single(prompt)
-        if single and params is not None and not isinstance(params, SamplingParams):
+        alike = params is None or isinstance(params, (SamplingParams, Prepared))
+        if single and not alike:
             raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
         prompts: list[Prompt] = [prompt] if single else list(prompt)  # type: ignore[list-item, arg-type]
-        every = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        every = [params] * len(prompts) if alike else list(params)  # type: ignore[arg-type, list-item]
         if len(every) != len(prompts):
             raise ParameterError(f"{len(every)} SamplingParams were given for {len(prompts)} prompts")
         answers = [self._session(p, q, **request) for p, q in zip(prompts, every, strict=True)]
@@ -110,14 +122,14 @@ class Engine:
         results = [stream.result for stream in streams]
         return results[0] if single else results  # type: ignore[return-value]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **request: Any) -> Stream:
+    def stream(self, prompt: Prompt, params: SamplingParams | Prepared | None = None, **request: Any) -> Stream:
         """Answer one prompt piece by piece: :meth:`open` by another name. The pieces' texts joined are the result's."""
         return self.open(prompt, params, **request)
 
     def open(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: SamplingParams | Prepared | None = None,
         *,
         gamma: int | None = None,
         drafter: str | None = None,
@@ -128,7 +140,8 @@ class Engine:
     ) -> Stream:
         """Queue a request; rounds are made by whoever steps the engine or iterates a stream.
 
-        ``gamma``: drafted tokens a round for this request, 0 for plain decoding; the engine's own choice when None.
+        ``params`` may be what :meth:`prepare` made of them and of the ``prediction``. ``gamma``: drafted tokens a round
+        for this request, 0 for plain decoding; the engine's own choice when None.
         ``drafter``, ``accept``: names among those loaded. ``prediction``: the answer that the caller expects, a draft
         like any other. ``tenant``: requests of different tenants share no cache and no drafts. ``sample``: numbers
         answers to one prompt that shall differ though the seed is the same.
@@ -143,11 +156,17 @@ class Engine:
             answer.ended = True
         return Stream(self, answer)
 
-    def prepare(self, params: SamplingParams) -> None:
-        """Compile the constraint of ``params`` in the caller's thread, so that :meth:`open` finds it ready.
-        Raises ParameterError."""
-        if params.constraint is not None:
-            self._grammars.grammar(params.constraint)
+    def prepare(self, params: SamplingParams | None = None, prediction: str | Sequence[int] | None = None) -> Prepared:
+        """Check ``params`` and ``prediction`` and compile the constraint, in the caller's thread: :meth:`open` takes
+        what comes of it, as often as wanted, and need not do so again. Raises ParameterError."""
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise ParameterError(f"params must be a SamplingParams, not {type(params).__name__}")
+        if isinstance(prediction, str):
+            prediction = self.target.tokenizer.encode(prediction, add_special=False)
+        guess = tuple(_tokens(prediction or (), self.target.runtime.vocab_size, "prediction"))
+        compiled = None if params.constraint is None else self._grammars.compiled(params.constraint)
+        return Prepared(params, guess, compiled)
 
     def step(self) -> bool:
         """One round for all open requests. False when there is nothing to do."""
@@ -214,7 +233,7 @@ class Engine:
                 messages: list[Message] = list(prompt)  # type: ignore[arg-type]
                 ids = encode_chat(tokenizer, self.target.chat_template, messages, tools=tools)
             else:
-                ids = [_token(token, tokenizer.size) for token in prompt]
+                ids = _tokens(prompt, tokenizer.size, "prompt")  # type: ignore[arg-type]
         except TypeError as error:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
             raise ParameterError("the prompt's text is not valid Unicode: it cannot be written as UTF-8") from error
         if not ids:
@@ -225,7 +244,7 @@ class Engine:
     def _session(
         self,
         prompt: Prompt,
-        params: SamplingParams | None,
+        params: SamplingParams | Prepared | None,
         gamma: int | None = None,
         drafter: str | None = None,
         accept: str | None = None,
@@ -233,9 +252,11 @@ class Engine:
         tenant: str = "",
         sample: int = 0,
     ) -> Answer:
-        params = SamplingParams() if params is None else params
-        if not isinstance(params, SamplingParams):
-            raise ParameterError(f"params must be a SamplingParams, not {type(params).__name__}")
+        if not isinstance(params, Prepared):
+            params = self.prepare(params, prediction)
+        elif prediction is not None:
+            raise ParameterError("prediction was prepared already: give it to prepare(), not to open()")
+        prepared, params = params, params.params
         for name, number in (("gamma", gamma), ("sample", sample)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
                 raise ParameterError(f"{name} must be a whole number of at least 0, not {number!r}")
@@ -251,9 +272,6 @@ class Engine:
         most = self._adaptive_gamma if adaptive else self._gammas[name]
         seed = secrets.randbits(64) if params.seed is None else params.seed
         tokenizer = self.target.tokenizer
-        if isinstance(prediction, str):
-            prediction = tokenizer.encode(prediction, add_special=False)
-        prediction = [_token(token, self.target.runtime.vocab_size, "prediction") for token in prediction or ()]
         session = Session(
             id=next(self._ids),
             tokens=ids,
@@ -263,7 +281,7 @@ class Engine:
                 params,
                 len(ids),
                 vocab_size=self.target.runtime.vocab_size,
-                grammars=self._grammars,
+                grammars=prepared.compiled,
                 sampler=self._sampler,
             ),
             coins=KeyedCoins(seed, sample, self._sampler),
@@ -273,7 +291,7 @@ class Engine:
             drafters=self._drafters if adaptive and drafter is None else {name: self._drafters[name]},
             drafter_name=name,
             adaptive=adaptive,
-            prediction=prediction,
+            prediction=prepared.prediction,
             tenant=tenant,
         )
         report = session.report
@@ -367,7 +385,12 @@ def _check_kind(prompt: object) -> None:
         raise ParameterError(f"a prompt is text, token ids, chat messages or a list of these, not {kind}")
 
 
-def _token(token: object, size: int, where: str = "prompt") -> int:
-    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
-        raise ParameterError(f"{where} token {token!r} is not an id of the vocabulary of {size}")
-    return token
+def _tokens(tokens: Sequence[int], size: int, where: str) -> list[int]:
+    """A list of them. Raises ParameterError for the first that is no id of the vocabulary."""
+    whole = list(tokens)
+    if set(map(type, whole)) == {int} and min(whole) >= 0 and max(whole) < size:  # no step of Python for each
+        return whole
+    for token in whole:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
+            raise ParameterError(f"{where} token {token!r} is not an id of the vocabulary of {size}")
+    return whole

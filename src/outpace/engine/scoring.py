@@ -24,6 +24,7 @@ def prompt_logprobs(
     try:
         while True:
             with lock:
+                engine._reap()
                 admission.join()
             if claim.error is not None:
                 raise claim.error
