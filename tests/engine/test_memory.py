@@ -117,7 +117,7 @@ def test_the_reader_of_a_request_without_a_slot_learns_why_and_no_other_does(mon
 def test_four_chats_without_a_limit_run_in_six_mebibytes():
     """None of them takes the whole context: what they have said is what they hold."""
     one = engine(kv_bytes=6 << 20)
-    streams = [one.open([{"role": "user", "content": f"Write {i}"}], SamplingParams()) for i in range(4)]
+    streams = [one.open([{"role": "user", "content": f"Write {i}"}], SamplingParams(max_tokens=None)) for i in range(4)]
     one.step()
     assert one.open_requests == (4, 0)
     for stream in streams:

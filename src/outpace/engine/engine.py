@@ -102,11 +102,13 @@ class Engine:
         Raises ParameterError, ContextError, TemplateError; and what ended the first request that failed.
         """
         single = _is_single(prompt)
-        alike = params is None or isinstance(params, (SamplingParams, Prepared))
-        if single and not alike:
-            raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
         prompts: list[Prompt] = [prompt] if single else list(prompt)  # type: ignore[list-item, arg-type]
-        every = [params] * len(prompts) if alike else list(params)  # type: ignore[arg-type, list-item]
+        if params is None or isinstance(params, (SamplingParams, Prepared)):
+            every: list[SamplingParams | Prepared | None] = [params] * len(prompts)
+        elif single:
+            raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
+        else:
+            every = list(params)
         if len(every) != len(prompts):
             raise ParameterError(f"{len(every)} SamplingParams were given for {len(prompts)} prompts")
         answers = [self._session(p, q, **request) for p, q in zip(prompts, every, strict=True)]
