@@ -36,7 +36,7 @@ class Admission:
     def __init__(
         self, loop: Loop, shares: Sequence[Share], max_batch: int, most_bytes: int | None, prefix_bytes: int
     ) -> None:
-        self._loop, self._shares, self._max_batch = loop, shares, max_batch
+        self._loop, self.shares, self._max_batch = loop, shares, max_batch
         self.most_bytes, self._prefix_bytes = most_bytes, prefix_bytes
         self.waiting: deque[Answer | Claim] = deque()
         self.running: dict[int, Answer] = {}  # by session id, those that came first before the others
@@ -45,7 +45,7 @@ class Admission:
     @property
     def held(self) -> int:
         """Bytes taken in all caches, kept beginnings included."""
-        return sum(share.prefixes.cache.nbytes for share in self._shares)
+        return sum(share.prefixes.cache.nbytes for share in self.shares)
 
     def check(self, need: int, tokens: int) -> None:
         """Raise ContextError where so many bytes, for so many tokens, could never be had."""
@@ -150,9 +150,9 @@ class Admission:
             if free < 0:
                 return False
             left = min(left, free)
-        kept = sum(share.prefixes.nbytes for share in self._shares)
+        kept = sum(share.prefixes.nbytes for share in self.shares)
         if kept > left:
-            for share in self._shares:  # in proportion, so that target and draft know the same texts
+            for share in self.shares:  # in proportion, so that target and draft know the same texts
                 share.prefixes.shrink(share.prefixes.nbytes * left // kept)
         return True
 
