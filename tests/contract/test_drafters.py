@@ -172,3 +172,22 @@ def test_the_law_under_ratio_is_the_targets(name, gamma):
     draft = remembered(mixed_logits(target, hashed_logits(3, 44, order=2), 0.5))
     found = distance(target, 3, lambda rule: build(name, 3, draft), RATIO, gamma=gamma, count=2, spare=2)
     assert found < 1e-9
+
+
+@every
+def test_a_session_may_end_and_begin_again_in_the_middle_of_its_answer(name):
+    """As it does where memory runs out: the drafter drafts again, and nothing is left of the first time."""
+    drafter = build(name)
+    loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until())
+    one = session(1, count=24, gamma=3, params=SAMPLED)
+    admit(loop, [one])
+    for _ in range(3):
+        loop.round([one])
+    loop.release(one)
+    assert held(drafter) == 0 and one.finish is None
+    drafted = one.report.drafted
+    admit(loop, [one])
+    finish(loop, [one])
+    assert one.generated == plain(TARGET, one.coins, one.params, one.tokens[: one.prompt_length], 24)
+    assert not one.report.warnings and (one.report.drafted > drafted or name in ("none", "lookup", "suffix"))
+    assert held(drafter) == loop.cache.slots == 0

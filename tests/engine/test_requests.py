@@ -8,7 +8,7 @@ from tests.helpers.toys import MATCH, Scripted, admit, commit_until, decode, fin
 
 import outpace
 from outpace.audit.toy import ToyRuntime, hashed_logits
-from outpace.core.errors import ContextError, ParameterError
+from outpace.core.errors import ParameterError
 from outpace.core.types import SamplingParams
 from outpace.engine.loop import Loop
 from outpace.sampling.pipeline import Pipeline
@@ -162,23 +162,6 @@ def test_beginnings_are_given_up_when_there_is_no_room():
         assert one.kv_bytes <= 2 * size
     assert one.generate(prompts[-1], GREEDY).report.prompt_cached == 39
     assert one.generate(prompts[0], GREEDY).report.prompt_cached == 0
-
-
-def test_requests_wait_for_memory_and_none_is_refused_that_fits():
-    need = engine()._loop.cache.bytes_for(len(engine().encode(CODE)) + 24)
-    one = engine(kv_bytes=int(2.5 * need), prefix_bytes=1 << 30)
-    expected = engine().generate(CODE, GREEDY).token_ids
-    streams = [one.open(CODE, GREEDY) for _ in range(5)]
-    seen = set()
-    while one.step():
-        seen.add(one.open_requests[0])
-        assert one.kv_bytes <= 2.5 * need
-    assert max(seen) == 2
-    for stream in streams:
-        stream.poll()
-        assert stream.result.token_ids == expected
-    with pytest.raises(ContextError, match="MiB are allowed"):
-        engine(kv_bytes=need // 2).open(CODE, GREEDY)
 
 
 def test_cancelling_from_another_thread_frees_everything_within_a_round():

@@ -144,7 +144,7 @@ def test_an_error_inside_ends_its_request_only(monkeypatch):
 
         def broken(prompt, params, *rest, **more):
             answer = whole(prompt, params, *rest, **more)
-            if params.seed == 666:
+            if params.params.seed == 666:
                 monkeypatch.setattr(answer.session.pipeline, "law", _raise)
             return answer
 

@@ -54,6 +54,7 @@ class Case:
     draft_context: int | None
     streamed: bool  # all requests as streams that take turns, some of which end early
     requests: list[Request]
+    tight: bool  # memory for keys and values that the longest request just fits
 
 
 def case(seed: int, number: int) -> Case:
@@ -73,6 +74,7 @@ def case(seed: int, number: int) -> Case:
         draft_context=random.choice((None, None, 16, 32)),
         streamed=streamed,
         requests=requests,
+        tight=random.random() < 0.5,
     )
 
 
@@ -166,6 +168,13 @@ def run_case(seed: int, number: int) -> list[str]:
         max_batch=one.max_batch,
         options={"min_match": 1} if one.drafter == "lookup" else None,
     )
+    if one.tight:
+        shares, context = engine._admission.shares, target.runtime.context
+        limits = [
+            min(context, len(r.prompt) + (context if r.params.max_tokens is None else r.params.max_tokens))
+            for r in one.requests
+        ]
+        engine._admission.most_bytes = sum(share.bytes_for(max(limits)) for share in shares)
     wrong: list[str] = []
     if one.streamed:
         results = _streamed(engine, one, wrong)

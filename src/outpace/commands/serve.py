@@ -43,10 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a client that takes nothing of its answer for so many seconds is dropped (60)",
     )  # fmt: skip
     limits.add_argument("--max-connections", type=int, default=512, metavar="N", help="open at once (512)")
-    limits.add_argument("--kv-memory", type=int, metavar="MIB", help="memory for keys and values (no limit)")
+    limits.add_argument("--kv-memory", type=int, metavar="MIB", help="memory for keys and values in all (no limit)")
     limits.add_argument(
         "--prefix-memory", type=int, default=256, metavar="MIB",
-        help="of it, for beginnings that later requests may share; a draft has as much (256)",
+        help="of it, for beginnings that later requests may share (256)",
     )  # fmt: skip
     limits.add_argument("--max-body", type=int, default=1 << 20, metavar="BYTES", help="size of a request (1048576)")
     limits.add_argument("--grace", type=int, default=30, metavar="S", help="seconds that answers get at the end (30)")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,37 +17,52 @@ from .errors import CacheError
 
 @dataclass
 class _Slot:
-    keys: Tensor  # [layers, kv_heads, capacity, head_dim]
-    values: Tensor  # [layers, kv_heads, capacity, head_dim]
+    keys: Tensor  # [layers, kv_heads, room, head_dim]
+    values: Tensor  # [layers, kv_heads, room, head_dim]
+    capacity: int
     length: int = 0
+    written: int = 0  # the greatest length until now: memory behind it has never been touched
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    # Zeroed, because masked attention still multiplies what it masks: stale NaN bits would leak.
-    # numpy's zeros are pages that the system hands out on first touch: a long context costs what it uses.
-    flat = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(flat).view(dtype).view(shape)
+def _pages(size: int) -> Tensor:
+    """``size`` zeroed bytes, which the system provides page by page when they are first written.
+
+    Zeroed, because masked attention still multiplies what it masks: stale NaN bits would leak. Not numpy's zeros:
+    these may lie in memory that was used before, and from 4 MiB on in pages of 2 MiB.
+    """
+    try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise CacheError(f"no memory for a cache slot of {size >> 20} MiB: {error}") from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class KVCache:
     """Keys and values of several sequences, each in a slot of its own.
 
-    A slot's storage is allocated once, when it is opened, and is written in place: it never moves or
-    grows. Keys are stored after rotary embedding, so that compaction only moves entries. The runtime
+    A slot's addresses are reserved once, when it is opened, and are written in place: it never moves or grows.
+    The memory behind them is taken in blocks of ``block`` entries when these are first written, and is what
+    ``nbytes`` counts. Keys are stored after rotary embedding, so that compaction only moves entries. The runtime
     writes entries at ``length`` and then calls :meth:`advance`; the engine calls :meth:`keep`.
     """
 
     def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
         self.layers, self.kv_heads, self.head_dim, self.dtype = layers, kv_heads, head_dim, dtype
+        entry = head_dim * dtype.itemsize
+        self.block = math.lcm(entry, mmap.PAGESIZE) // entry  # fills whole pages in every head of every layer
         self._slots: dict[int, _Slot] = {}
         self._next = 0
 
     def open(self, capacity: int) -> int:
-        """Allocate a slot for ``capacity`` entries and return its number."""
+        """Reserve a slot for ``capacity`` entries and return its number. Raises CacheError where that cannot be."""
         if capacity < 1:
             raise CacheError(f"a cache slot needs room for at least one entry, not {capacity}")
-        shape = (self.layers, self.kv_heads, capacity, self.head_dim)
-        entry = _Slot(_zeros(shape, self.dtype), _zeros(shape, self.dtype))
+        shape = (2, self.layers, self.kv_heads, self._whole_blocks(capacity), self.head_dim)
+        keys, values = _pages(self.bytes_for(capacity)).view(self.dtype).view(shape).unbind(0)
+        entry = _Slot(keys, values, capacity)
         slot = self._next
         self._next += 1
         self._slots[slot] = entry
@@ -61,7 +77,7 @@ class KVCache:
         entry = self._get(new)
         entry.keys[:, :, :length] = source.keys[:, :, :length]
         entry.values[:, :, :length] = source.values[:, :, :length]
-        entry.length = length
+        self.advance(new, length)
         return new
 
     def close(self, slot: int) -> None:
@@ -75,10 +91,11 @@ class KVCache:
 
     def capacity(self, slot: int) -> int:
         """Number of entries the slot has room for."""
-        return int(self._get(slot).keys.shape[2])
+        return self._get(slot).capacity
 
     def storage(self, slot: int) -> tuple[Tensor, Tensor]:
-        """The slot's whole keys and values, each ``[layers, kv_heads, capacity, head_dim]``."""
+        """The slot's whole keys and values, each ``[layers, kv_heads, room, head_dim]``; ``room`` is ``capacity`` in
+        whole blocks."""
         entry = self._get(slot)
         return entry.keys, entry.values
 
@@ -87,6 +104,7 @@ class KVCache:
         entry = self._get(slot)
         self.require(slot, rows)
         entry.length += rows
+        entry.written = max(entry.written, entry.length)
 
     def require(self, slot: int, rows: int) -> None:
         """Raise CacheError unless ``rows`` more entries fit."""
@@ -125,18 +143,20 @@ class KVCache:
         return len(self._slots)
 
     def slot_bytes(self, slot: int) -> int:
-        """Bytes held by one slot."""
-        entry = self._get(slot)
-        return entry.keys.nbytes + entry.values.nbytes
+        """Bytes that one slot has taken, for the most entries it has held."""
+        return self.bytes_for(self._get(slot).written)
 
-    def bytes_for(self, capacity: int) -> int:
-        """Bytes that a slot for ``capacity`` entries holds."""
-        return 2 * self.layers * self.kv_heads * capacity * self.head_dim * self.dtype.itemsize
+    def bytes_for(self, entries: int) -> int:
+        """Bytes that a slot takes for ``entries`` entries."""
+        return 2 * self.layers * self.kv_heads * self._whole_blocks(entries) * self.head_dim * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by all open slots."""
+        """Bytes that all open slots have taken."""
         return sum(self.slot_bytes(slot) for slot in self._slots)
+
+    def _whole_blocks(self, entries: int) -> int:
+        return -(-entries // self.block) * self.block
 
     def _get(self, slot: int) -> _Slot:
         try:

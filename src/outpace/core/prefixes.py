@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import compress, count
 from operator import ne
 
@@ -28,7 +29,7 @@ class Prefixes:
     """
 
     def __init__(self, cache: KVCache, most_bytes: int) -> None:
-        self._cache, self._most = cache, most_bytes
+        self.cache, self._most = cache, most_bytes
         self._entries: OrderedDict[int, tuple[str, list[int]]] = OrderedDict()  # by slot: tenant, cached tokens
 
     @property
@@ -39,7 +40,7 @@ class Prefixes:
     @property
     def nbytes(self) -> int:
         """Bytes of their keys and values."""
-        return sum(self._cache.slot_bytes(slot) for slot in self._entries)
+        return sum(self.cache.slot_bytes(slot) for slot in self._entries)
 
     def open(self, text: Sequence[int], tenant: str, capacity: int) -> int:
         """A slot with room for ``capacity`` entries that already holds what an entry has in common with ``text``."""
@@ -50,20 +51,22 @@ class Prefixes:
                 if common > shared:
                     best, shared = slot, common
         if best < 0:
-            return self._cache.open(capacity)
+            return self.cache.open(capacity)
         self._entries.move_to_end(best)
-        return self._cache.copy(best, shared, capacity)
+        return self.cache.copy(best, shared, capacity)
 
     def close(self, slot: int, text: Sequence[int], tenant: str) -> None:
         """Take over the slot of a request that ends, whose first entries are those of ``text``; or free it."""
-        tokens = list(text[: self._cache.length(slot)])
-        if self._most > 0 and len(tokens) >= _SHORTEST:
-            for other, (owner, known) in list(self._entries.items()):
-                if owner == tenant and known == tokens[: len(known)]:
-                    self._drop(other)
-            # A copy, because the request's slot has room for all that it might have said.
-            self._entries[self._cache.copy(slot, len(tokens), len(tokens))] = (tenant, tokens)
-        self._cache.close(slot)
+        count = min(len(text), self.cache.length(slot))
+        if self._most <= 0 or count < _SHORTEST:
+            self.cache.close(slot)
+            return
+        tokens = list(text[:count])
+        for other, (owner, known) in list(self._entries.items()):
+            if owner == tenant and known == tokens[: len(known)]:
+                self._drop(other)
+        self.cache.keep(slot, count, [])
+        self._entries[slot] = (tenant, tokens)
         self.shrink(self._most)
 
     def shrink(self, most_bytes: int) -> None:
@@ -73,4 +76,22 @@ class Prefixes:
 
     def _drop(self, slot: int) -> None:
         del self._entries[slot]
-        self._cache.close(slot)
+        self.cache.close(slot)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one model's cache takes of the memory for keys and values. ``entries``: how many of them at most a session
+    has there whose text, and what is drafted behind it, reaches so many tokens."""
+
+    prefixes: Prefixes
+    entries: Callable[[int], int]
+
+    def bytes_for(self, tokens: int) -> int:
+        """Bytes that such a session takes, at most."""
+        return self.prefixes.cache.bytes_for(self.entries(tokens))
+
+
+def shares_of(drafter: object) -> list[Share]:
+    """A drafter's own caches; none where it has no ``shares``."""
+    return list(drafter.shares()) if hasattr(drafter, "shares") else []

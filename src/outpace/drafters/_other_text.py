@@ -9,6 +9,7 @@ from time import perf_counter
 from torch import Tensor
 
 from ..core.errors import DrafterError
+from ..core.prefixes import Prefixes, Share
 from ..core.protocols import Parts, Runtime, Session
 from ..core.types import Chunk
 from ..models.pairing import Encoder, TextOf, seam
@@ -69,10 +70,14 @@ class OtherDraft:
     def __init__(self, runtime: Runtime, target: Tokenizer, draft: Tokenizer) -> None:
         self.runtime, self.target, self.draft = runtime, target, draft
         self.cache = runtime.new_cache()
+        self.share = Share(Prefixes(self.cache, 0), self._entries)
         self.states: dict[int, _State] = {}
 
+    def _entries(self, tokens: int) -> int:
+        return max(1, min(_ROOM * tokens + 64, self.runtime.context))
+
     def begin(self, session: Session) -> None:
-        capacity = max(1, min(_ROOM * session.limit + 64, self.runtime.context))
+        capacity = self._entries(session.limit)
         self.states[session.id] = _State(DraftText(self.target, self.draft), self.cache.open(capacity))
 
     def end(self, session: Session) -> None:
@@ -95,7 +100,7 @@ class OtherDraft:
         Empty where drafting makes no sense: within a character, or beyond the draft's context."""
         start, state = perf_counter(), self.states[session.id]
         ids = state.text.follow(session.tokens)
-        if not ids or len(ids) > self.cache.capacity(state.slot) or state.text.unfinished:
+        if not ids or len(ids) > self._entries(len(session.tokens)) or state.text.unfinished:
             return []
         pairs = enumerate(zip(ids[:-1], state.cached, strict=False))
         same = next((i for i, (a, b) in pairs if a != b), min(len(ids) - 1, len(state.cached)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from ..core.cache import KVCache
-from ..core.prefixes import Prefixes
+from ..core.prefixes import Prefixes, Share
 from ..core.protocols import Runtime, Session
 from ..core.types import Chunk
 
@@ -18,14 +18,19 @@ class TextCache:
     """Keys and values of a draft: a slot for each session, and the beginnings of ended requests for those that begin
     alike, ``prefix_bytes`` of them at most."""
 
-    def __init__(self, runtime: Runtime, prefix_bytes: int) -> None:
-        self._runtime = runtime
+    def __init__(self, runtime: Runtime, prefix_bytes: int, spare: int = 0) -> None:
+        """``spare``: entries of a slot beyond the text."""
+        self._runtime, self._spare = runtime, spare
         self.cache: KVCache = runtime.new_cache()
         self._prefixes = Prefixes(self.cache, prefix_bytes)
+        self.share = Share(self._prefixes, self._entries)
 
-    def open(self, session: Session, room: int) -> int:
-        """A slot of ``room`` entries, with what is known of the session's prompt."""
-        return self._prefixes.open(session.tokens[:-1], session.tenant, room)
+    def _entries(self, tokens: int) -> int:
+        return max(1, min(tokens, self._runtime.context)) + self._spare
+
+    def open(self, session: Session) -> int:
+        """A slot for the session's whole text, with what is known of its beginning."""
+        return self._prefixes.open(session.tokens[:-1], session.tenant, self._entries(session.limit))
 
     def read(self, session: Session, slot: int, text: Sequence[int]) -> None:
         """Catch up with ``text``, but for its last few tokens, as far as the slot has room. The report has the time."""

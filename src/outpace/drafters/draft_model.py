@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import DrafterError
+from ..core.prefixes import Share
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from ._chain import Chain
@@ -43,8 +44,7 @@ class DraftModel:
         self._states: dict[int, _State] = {}
 
     def begin(self, session: Session) -> int:
-        capacity = max(1, min(session.limit, self._runtime.context))
-        slot = self._text.open(session, capacity)
+        slot = self._text.open(session)
         self._states[session.id] = _State(slot, len(session.tokens))
         if self._lookup is not None:
             self._lookup.begin(session)
@@ -98,6 +98,9 @@ class DraftModel:
             if self._cache.length(state.slot) > valid:
                 self._cache.keep(state.slot, valid, [])
             state.base = len(session.tokens)  # a round that did not draft has nothing to roll back
+
+    def shares(self) -> list[Share]:
+        return [self._text.share]
 
     def end(self, session: Session) -> None:
         state = self._states.pop(session.id, None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..core.errors import DrafterError, ParameterError
+from ..core.prefixes import Share
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from ._text_cache import TextCache
@@ -54,14 +55,12 @@ class DraftTree:
     def __init__(self, runtime: Runtime, config: Config, trees: bool = True, prefix_bytes: int = 0) -> None:
         """``trees`` False: chains, for targets that take no trees. ``prefix_bytes``: as :class:`DraftModel`'s."""
         self._runtime, self._config, self._trees = runtime, config, trees
-        self._text = TextCache(runtime, prefix_bytes)
+        self._text = TextCache(runtime, prefix_bytes, spare=config.depth * config.width)
         self._cache = self._text.cache
         self._slots: dict[int, int] = {}
 
     def begin(self, session: Session) -> int:
-        spare = self._config.depth * self._config.width
-        room = min(session.limit, self._runtime.context) + spare
-        self._slots[session.id] = slot = self._text.open(session, room)
+        self._slots[session.id] = slot = self._text.open(session)
         return self._cache.length(slot)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
@@ -112,6 +111,9 @@ class DraftTree:
         return Chunk(one.slot, [tree.tokens[node] for node in nodes], parents, logits_from=len(one.expanded))
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
+
+    def shares(self) -> list[Share]:
+        return [self._text.share]
 
     def end(self, session: Session) -> None:
         slot = self._slots.pop(session.id, None)

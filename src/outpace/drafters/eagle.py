@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..core.cache import KVCache
 from ..core.errors import ModelError, ParameterError
+from ..core.prefixes import Prefixes, Share
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..models.decoder import EMBEDDING, OUTPUT, Span, attention, rotation
@@ -82,11 +83,18 @@ class Eagle:
         self._net, self._vocab_size, self._depth, self._width, self._trees = net, vocab_size, depth, width, trees
         config = net.config
         self._cache = KVCache(1, config.kv_heads, config.head_dim, net.dtype)
+        self._share = Share(Prefixes(self._cache, 0), self._entries)
         self._states: dict[int, _State] = {}
 
+    def shares(self) -> list[Share]:
+        return [self._share]
+
+    def _entries(self, tokens: int) -> int:
+        return tokens + self._width * self._depth
+
     def begin(self, session: Session) -> None:
-        capacity = session.limit + self._width * self._depth
-        self._states[session.id] = _State(self._cache.open(capacity), session.prompt_length)
+        capacity = self._entries(session.limit)
+        self._states[session.id] = _State(self._cache.open(capacity), len(session.tokens))
 
     def read(self, session: Session, first: int, seen: Forward) -> None:
         """Keep the features of prompt rows until there is something to draft."""

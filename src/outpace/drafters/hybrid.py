@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import DrafterError, ParameterError
+from ..core.prefixes import Share, shares_of
 from ..core.protocols import Drafter, Parts, Session
 from ..core.recording import DraftRecord
 from ..core.types import Forward, Proposal, Verdict
@@ -128,6 +129,9 @@ class Hybrid:
                 for tree, verdict, forward in zip(rounds, verdicts, seen, strict=True)
             ]
             member.observe(sessions, [verdict for verdict, _ in views], [forward for _, forward in views])
+
+    def shares(self) -> list[Share]:
+        return [share for _, member in self._members for share in shares_of(member)]
 
     def end(self, session: Session) -> None:
         self._rounds.pop(session.id, None)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DrafterError, NumericsError
+from ..core.prefixes import Share
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..models.pairing import shared_tokens
@@ -66,6 +67,9 @@ class Intersect:
         return full
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
+
+    def shares(self) -> list[Share]:
+        return [self._draft.share]
 
     def end(self, session: Session) -> None:
         self._draft.end(session)

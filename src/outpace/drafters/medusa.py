@@ -114,7 +114,7 @@ class Medusa:
         self._lengths: dict[int, int] = {}  # of the text when the drafter last looked
 
     def begin(self, session: Session) -> None:
-        self._hidden[session.id], self._lengths[session.id] = None, session.prompt_length
+        self._hidden[session.id], self._lengths[session.id] = None, len(session.tokens)
 
     def read(self, session: Session, first: int, seen: Forward) -> None:
         """Keep the last of the prompt's rows."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..core.prefixes import Share
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..models.pairing import Encoder, TextOf
@@ -65,6 +66,9 @@ class Reencode:
         return [Proposal.chain(ids[:budget]) for ids, budget in zip(tokens, budgets, strict=True)]
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
+
+    def shares(self) -> list[Share]:
+        return [self._draft.share]
 
     def end(self, session: Session) -> None:
         self._draft.end(session)

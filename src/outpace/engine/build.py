@@ -55,9 +55,13 @@ def load(
     ``believed``: the share of a drafter's guesses that the controller expects to stand, before it has seen any.
     ``accept``: a module of ``outpace.verify``. ``weights``, ``backend``, ``threads`` and ``context`` are the
     target's, see :func:`outpace.models.loading.load_model`; ``draft_weights`` and ``draft_head`` the draft's, see
-    :func:`outpace.models.loading.load_draft`. ``max_batch``: sessions that share a pass. ``prefix_bytes``: memory for
-    keys and values of ended requests, which those that begin alike reuse; a draft model may have as much.
-    ``kv_bytes``: memory for keys and values in all; requests wait for room. ``options``: fields of drafters' Configs.
+    :func:`outpace.models.loading.load_draft`. ``max_batch``: sessions that share a pass. ``kv_bytes``: memory
+    for keys and values in all: the target's and the drafts', of requests, scored texts and kept beginnings.
+    A request takes what it has read and said, not what it may still say. Requests wait for room; where the running ones
+    outgrow it, the one that came last waits again, and goes on later with the same tokens (where the runtime's rows
+    depend on those beside them, each gets room for its whole length instead). One that could never fit is refused with
+    ContextError. ``prefix_bytes``: of that, for keys and values of ended requests, which those that begin alike reuse.
+    ``options``: fields of drafters' Configs.
     Raises ModelError, VocabularyError, CatalogueError, ParameterError.
     """
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:

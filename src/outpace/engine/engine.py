@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import itertools
 import secrets
-from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from ..core.errors import ContextError, ParameterError
 from ..core.fork import ProcessLock
+from ..core.prefixes import shares_of
 from ..core.protocols import Controller, Drafter, Rule, Session
 from ..core.types import SamplingParams
 from ..kernels.sampling import Sampler
@@ -20,9 +21,10 @@ from ..models.chat import encode_chat, encode_prompt
 from ..models.loading import LoadedModel
 from ..models.tokenizer import StreamDecoder
 from ..sampling.coins import KeyedCoins
-from ..sampling.grammar import Grammars
+from ..sampling.grammar import Compiled, Grammars
 from ..sampling.logprobs import TokenLogprobs, token_logprobs
 from ..sampling.pipeline import Pipeline
+from .admission import Admission, fail
 from .costs import pass_costs
 from .loop import Loop
 from .stream import Answer, Result, Stream
@@ -33,6 +35,16 @@ Message = Mapping[str, object]
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text as it stands, token ids, or chat messages ``{"role": ..., "content": ...}``."""
 
+
+@dataclass(frozen=True)
+class Prepared:
+    """What can be worked out of a request before it is opened, by any thread. Made by :meth:`Engine.prepare`."""
+
+    params: SamplingParams
+    prediction: tuple[int, ...] = ()
+    compiled: Compiled | None = None  # the constraint of ``params``
+
+
 _CONTEXT_TAIL = 8  # prompt tokens shown to the detokenizer, so that a first piece keeps its leading space
 
 
@@ -41,9 +53,8 @@ class Engine:
 
     May be shared between threads. All open requests advance together, whoever steps the engine, and with the
     ``match`` rule every one gets what it would get alone. ``drafters`` and ``rules``: what a request may name;
-    the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values; a request waits
-    until there is room. With a ``controller``, requests that name no gamma draft as it decides, at most
-    ``adaptive_gamma`` tokens a round.
+    the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values in all (admission.py).
+    With a ``controller``, requests that name no gamma draft as it decides, at most ``adaptive_gamma`` tokens a round.
     """
 
     def __init__(
@@ -66,23 +77,24 @@ class Engine:
         self.drafter_name, self.rule_name = next(iter(drafters)), rule
         self.gamma = gammas[self.drafter_name]
         self._drafters, self._rules, self._gammas = dict(drafters), dict(rules), dict(gammas)
-        self._max_batch, self._sampler, self._kv_bytes = max_batch, sampler, kv_bytes
+        self._sampler = sampler
         self.controller, self._adaptive_gamma = controller, adaptive_gamma
         self._watch = Watch()
         self._loop = Loop(
             target.runtime, drafters[self.drafter_name], rules[rule], self._commit,
             controller=controller or self._watch, prefix_bytes=prefix_bytes,
         )  # fmt: skip
-        self._waiting: deque[Answer] = deque()
-        self._running: dict[int, Answer] = {}
+        self._shares = {name: shares_of(drafter) for name, drafter in drafters.items()}
+        every = [self._loop.share, *(share for shares in self._shares.values() for share in shares)]
+        self._admission = Admission(self._loop, every, max_batch, kv_bytes, prefix_bytes)
         self._ids = itertools.count()
-        self._lock = ProcessLock("the engine", self._busy)
+        self._lock = ProcessLock("the engine", lambda: self._admission.busy)
         self._held = 0
 
     def generate(
         self,
         prompt: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: SamplingParams | Prepared | Sequence[SamplingParams | Prepared] | None = None,
         **request: Any,
     ) -> Result | list[Result]:
         """Answer one prompt, or each of a list of prompts (the answers keep their order).
@@ -91,10 +103,13 @@ class Engine:
         Raises ParameterError, ContextError, TemplateError; and what ended the first request that failed.
         """
         single = _is_single(prompt)
-        if single and params is not None and not isinstance(params, SamplingParams):
-            raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
         prompts: list[Prompt] = [prompt] if single else list(prompt)  # type: ignore[list-item, arg-type]
-        every = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        if params is None or isinstance(params, (SamplingParams, Prepared)):
+            every: list[SamplingParams | Prepared | None] = [params] * len(prompts)
+        elif single:
+            raise ParameterError(f"one prompt takes one SamplingParams, not {type(params).__name__}")
+        else:
+            every = list(params)
         if len(every) != len(prompts):
             raise ParameterError(f"{len(every)} SamplingParams were given for {len(prompts)} prompts")
         answers = [self._session(p, q, **request) for p, q in zip(prompts, every, strict=True)]
@@ -110,14 +125,14 @@ class Engine:
         results = [stream.result for stream in streams]
         return results[0] if single else results  # type: ignore[return-value]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **request: Any) -> Stream:
+    def stream(self, prompt: Prompt, params: SamplingParams | Prepared | None = None, **request: Any) -> Stream:
         """Answer one prompt piece by piece: :meth:`open` by another name. The pieces' texts joined are the result's."""
         return self.open(prompt, params, **request)
 
     def open(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: SamplingParams | Prepared | None = None,
         *,
         gamma: int | None = None,
         drafter: str | None = None,
@@ -128,7 +143,8 @@ class Engine:
     ) -> Stream:
         """Queue a request; rounds are made by whoever steps the engine or iterates a stream.
 
-        ``gamma``: drafted tokens a round for this request, 0 for plain decoding; the engine's own choice when None.
+        ``params`` may be what :meth:`prepare` made of them and of the ``prediction``. ``gamma``: drafted tokens a round
+        for this request, 0 for plain decoding; the engine's own choice when None.
         ``drafter``, ``accept``: names among those loaded. ``prediction``: the answer that the caller expects, a draft
         like any other. ``tenant``: requests of different tenants share no cache and no drafts. ``sample``: numbers
         answers to one prompt that shall differ though the seed is the same.
@@ -136,36 +152,41 @@ class Engine:
         """
         return self._submit(self._session(prompt, params, gamma, drafter, accept, prediction, tenant, sample))
 
-    def _busy(self) -> bool:
-        """Whether somebody still reads an answer."""
-        return any(not answer.cancelled for answer in (*self._running.values(), *self._waiting))
-
     def _submit(self, answer: Answer) -> Stream:
         if answer.session.finish is None:
-            self._waiting.append(answer)
+            self._admission.waiting.append(answer)
         else:
             answer.ended = True
         return Stream(self, answer)
 
-    def prepare(self, params: SamplingParams) -> None:
-        """Compile the constraint of ``params`` in the caller's thread, so that :meth:`open` finds it ready.
-        Raises ParameterError."""
-        if params.constraint is not None:
-            self._grammars.grammar(params.constraint)
+    def prepare(self, params: SamplingParams | None = None, prediction: str | Sequence[int] | None = None) -> Prepared:
+        """Check ``params`` and ``prediction`` and compile the constraint, in the caller's thread: :meth:`open` takes
+        what comes of it, as often as wanted, and need not do so again. Raises ParameterError."""
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise ParameterError(f"params must be a SamplingParams, not {type(params).__name__}")
+        if isinstance(prediction, str):
+            prediction = self.target.tokenizer.encode(prediction, add_special=False)
+        guess = tuple(_tokens(prediction or (), self.target.runtime.vocab_size, "prediction"))
+        compiled = None if params.constraint is None else self._grammars.compiled(params.constraint)
+        return Prepared(params, guess, compiled)
 
     def step(self) -> bool:
         """One round for all open requests. False when there is nothing to do."""
         with self._lock:
             self._reap()
-            self._join()
-            if not self._running:
+            try:
+                self._admission.prepare_round()
+                self._admission.join()
+            finally:
+                self._reap()
+            if not self._admission.running:
                 return False
             try:
-                self._loop.round([answer.session for answer in self._running.values()])
+                self._loop.round([answer.session for answer in self._admission.running.values()])
             except BaseException as error:  # nobody knows how far the round came: all that took part in it end
-                for answer in list(self._running.values()):
-                    answer.session.finish = "error"
-                    answer.session.error = error if isinstance(error, Exception) else InterruptedError("interrupted")
+                for answer in list(self._admission.running.values()):
+                    fail(answer, error)
                 self._reap()
                 raise
             self._reap()
@@ -184,37 +205,24 @@ class Engine:
     @property
     def open_requests(self) -> tuple[int, int]:
         """Requests that are running, and that are waiting to."""
-        return len(self._running), len(self._waiting)
+        return len(self._admission.running), len(self._admission.waiting)
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of keys and values held after the last round, those kept for later requests included."""
         return self._held
 
-    def _join(self) -> None:
-        """Admit waiting requests, first come, first served, as far as there is room."""
-        cache, prefixes = self._loop.cache, self._loop.prefixes
-        while self._waiting and len(self._running) < self._max_batch:
-            answer = self._waiting[0]
-            if self._kv_bytes is not None:
-                free = self._kv_bytes - (cache.nbytes - prefixes.nbytes) - cache.bytes_for(answer.session.limit)
-                if free < 0:
-                    break
-                prefixes.shrink(free)
-            self._running[answer.session.id] = self._waiting.popleft()
-            self._loop.admit([answer.session])
-
     def _reap(self) -> None:
         """Free what requests hold that have ended or been cancelled."""
         with self._lock:
-            for answer in [answer for answer in list(self._waiting) if answer.cancelled]:  # others may be joining
-                self._waiting.remove(answer)
+            for answer in self._admission.withdrawn():
                 answer.ended = True
-            for answer in [a for a in self._running.values() if a.cancelled or a.session.finish is not None]:
-                del self._running[answer.session.id]
-                self._loop.release(answer.session)
-                answer.ended = True
-            self._held = self._loop.cache.nbytes
+            for answer in [a for a in self._admission.running.values() if a.cancelled or a.session.finish is not None]:
+                try:
+                    self._admission.release(answer)
+                finally:
+                    answer.ended = True
+            self._held = self._admission.held
 
     def encode(
         self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] | None = None, most: int | None = None
@@ -232,7 +240,7 @@ class Engine:
                 ids = encode_chat(tokenizer, self.target.chat_template, messages, tools=tools, most=most)
             else:
                 _fits(len(prompt), most)
-                ids = [_token(token, tokenizer.size) for token in prompt]
+                ids = _tokens(prompt, tokenizer.size, "prompt")  # type: ignore[arg-type]
         except TypeError as error:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
             raise ParameterError("the prompt's text is not valid Unicode: it cannot be written as UTF-8") from error
         if not ids:
@@ -244,7 +252,7 @@ class Engine:
     def _session(
         self,
         prompt: Prompt,
-        params: SamplingParams | None,
+        params: SamplingParams | Prepared | None,
         gamma: int | None = None,
         drafter: str | None = None,
         accept: str | None = None,
@@ -253,9 +261,11 @@ class Engine:
         sample: int = 0,
     ) -> Answer:
         self._lock.check()
-        params = SamplingParams() if params is None else params
-        if not isinstance(params, SamplingParams):
-            raise ParameterError(f"params must be a SamplingParams, not {type(params).__name__}")
+        if not isinstance(params, Prepared):
+            params = self.prepare(params, prediction)
+        elif prediction is not None:
+            raise ParameterError("prediction was prepared already: give it to prepare(), not to open()")
+        prepared, params = params, params.params
         for name, number in (("gamma", gamma), ("sample", sample)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
                 raise ParameterError(f"{name} must be a whole number of at least 0, not {number!r}")
@@ -265,25 +275,16 @@ class Engine:
         context = self.target.runtime.context
         ids = self.encode(prompt, most=context)
         limit = context if params.max_tokens is None else min(context, len(ids) + params.max_tokens)
-        need = self._loop.cache.bytes_for(limit)
-        if self._kv_bytes is not None and need > self._kv_bytes:
-            raise ContextError(
-                f"{limit} tokens need {need >> 20} MiB of keys and values, and {self._kv_bytes >> 20} MiB are allowed: "
-                "ask for fewer tokens, or allow more memory"
-            )
         adaptive = self.controller is not None and gamma is None
         most = self._adaptive_gamma if adaptive else self._gammas[name]
         seed = secrets.randbits(64) if params.seed is None else params.seed
         tokenizer = self.target.tokenizer
-        if isinstance(prediction, str):
-            prediction = tokenizer.encode(prediction, add_special=False)
-        prediction = [_token(token, self.target.runtime.vocab_size, "prediction") for token in prediction or ()]
         make_pipeline = functools.partial(
             Pipeline,
             params,
             len(ids),
             vocab_size=self.target.runtime.vocab_size,
-            grammars=self._grammars,
+            grammars=prepared.compiled,
             sampler=self._sampler,
         )
         session = Session(
@@ -300,7 +301,7 @@ class Engine:
             drafters=self._drafters if adaptive and drafter is None else {name: self._drafters[name]},
             drafter_name=name,
             adaptive=adaptive,
-            prediction=prediction,
+            prediction=prepared.prediction,
             tenant=tenant,
         )
         report = session.report
@@ -314,11 +315,17 @@ class Engine:
         text = TextState(StreamDecoder(tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
         logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
-        return Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs)
+        drafting = session.drafters if session.gamma else ()
+        shares = [self._loop.share, *(share for name in drafting for share in self._shares[name])]
+        # Where rows depend on those beside them, a text that is read again may go on otherwise: all is kept for it.
+        reach = session.gamma + 1 if self.target.runtime.capabilities().row_invariant else limit
+        answer = Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs, shares, reach)
+        self._admission.check(answer.need(limit), limit)
+        return answer
 
     def _commit(self, session: Session, tokens: Sequence[int], rows: Sequence[Tensor]) -> int:
         """The one place where an answer ends: end tokens, stop strings, the limit of length."""
-        answer = self._running[session.id]
+        answer = self._admission.running[session.id]
         for taken, (token, row) in enumerate(zip(tokens, rows, strict=True), start=1):
             session.tokens.append(token)
             stopped = answer.text.push(token)
@@ -390,7 +397,12 @@ def _fits(tokens: int, most: int | None) -> None:
         raise ContextError(f"the prompt has {tokens} tokens, but the model's context ends at {most}")
 
 
-def _token(token: object, size: int, where: str = "prompt") -> int:
-    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
-        raise ParameterError(f"{where} token {token!r} is not an id of the vocabulary of {size}")
-    return token
+def _tokens(tokens: Sequence[int], size: int, where: str) -> list[int]:
+    """A list of them. Raises ParameterError for the first that is no id of the vocabulary."""
+    whole = list(tokens)
+    if set(map(type, whole)) == {int} and min(whole) >= 0 and max(whole) < size:  # no step of Python for each
+        return whole
+    for token in whole:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
+            raise ParameterError(f"{where} token {token!r} is not an id of the vocabulary of {size}")
+    return whole

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.cache import KVCache
 from ..core.errors import DrafterError
-from ..core.prefixes import Prefixes
+from ..core.prefixes import Prefixes, Share
 from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, RoundSeconds, Verdict
 
@@ -80,6 +80,7 @@ class Loop:
         self.cache: KVCache = runtime.new_cache()
         # Other chunks of a prompt may round otherwise where rows are not invariant: nothing is reused there.
         self.prefixes = Prefixes(self.cache, prefix_bytes if runtime.capabilities().row_invariant else 0)
+        self.share = Share(self.prefixes, _text_entries)
 
     def admit(self, sessions: Sequence[Session]) -> None:
         """Give each session a slot, with what is already known of its prompt, and tell its drafters."""
@@ -91,8 +92,8 @@ class Loop:
             # A drafter that wants features wants those of the whole prompt.
             reuse = not any(drafter.needs for drafter in session.drafters.values())
             session.cache = self.cache
-            room = max(1, session.limit)
-            session.slot = self.prefixes.open(session.tokens[:-1] if reuse else [], session.tenant, room)
+            room, known = _text_entries(session.limit), session.tokens[:-1] if reuse else []
+            session.slot = self.prefixes.open(known, session.tenant, room)
             session.report.prompt_cached = self.cache.length(session.slot)
             if session.gamma > 0:
                 for name in list(session.drafters):
@@ -309,6 +310,11 @@ class Loop:
         if not any(warning.startswith(_FAILED) for warning in session.report.warnings):
             session.report.warnings.append(f"{_FAILED}: {type(error).__name__}: {error}")
             logger.warning("%s", session.report.warnings[-1])
+
+
+def _text_entries(tokens: int) -> int:
+    """Entries of a slot whose text, and what is drafted behind it, reaches ``tokens``."""
+    return max(1, tokens)
 
 
 def _only(forward: Forward, i: int) -> Forward:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..core.prefixes import Share
 from ..core.protocols import Session
 from ..core.report import Report
 from ..sampling.logprobs import TokenLogprobs
@@ -50,9 +51,16 @@ class Answer:
     text: TextState
     ends: frozenset[int]
     logprobs: list[TokenLogprobs] | None
+    shares: Sequence[Share]  # whose memory it takes: the target's, and those of drafters with a cache of their own
+    reach: int  # tokens that a round may write behind the text, at most
     shown: int = 0  # generated tokens that events have told of
+    admitted: bool = False  # it has held memory, now or before
     cancelled: bool = False  # its end was asked for
     ended: bool = False  # it holds nothing any more
+
+    def need(self, tokens: int) -> int:
+        """Bytes of keys and values that it takes, at most, when its text reaches so many tokens."""
+        return sum(share.bytes_for(min(self.session.limit, tokens)) for share in self.shares)
 
 
 class Stream:

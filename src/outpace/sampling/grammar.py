@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -61,13 +62,18 @@ class Grammars:
             "initial_lexer_fuel": fuel,
             "step_lexer_fuel": step_fuel,
         }
-        self._lock = ProcessLock("the grammar compiler")
+        self._lock, self._reading = ProcessLock("the compiled grammars"), ProcessLock("the grammar compiler")
         self._vocabulary: Any = None
-        self._compiled: OrderedDict[Constraint, Any] = OrderedDict()
+        self._compiled: OrderedDict[Constraint, Future[Compiled]] = OrderedDict()
         self._ids = lru_cache(maxsize=_SETS)(_ids)
 
     def grammar(self, constraint: Constraint) -> Grammar:
-        """The grammar of a constraint, at its beginning.
+        """The grammar of a constraint, at its beginning. Raises ParameterError as :meth:`compiled` does."""
+        return self.compiled(constraint).grammar(constraint)
+
+    def compiled(self, constraint: Constraint) -> Compiled:
+        """A constraint that its holder keeps compiled, whatever is forgotten here meanwhile. One that another thread is
+        compiling is waited for; nobody else waits.
 
         Raises ParameterError, naming ``constraint``, when its text is too long, cannot be read or takes too much to
         compile, and when the model has no end token or llguidance cannot read its tokenizer.
@@ -76,26 +82,31 @@ class Grammars:
         if size > self._most_bytes:
             raise ParameterError(f"constraint has {size} bytes, more than the {self._most_bytes} allowed")
         with self._lock:
-            matcher = self._compiled.get(constraint)
-            if matcher is None:
-                matcher = self._compiled[constraint] = self._compile(constraint)
+            entry = self._compiled.get(constraint)
+            mine = entry is None
+            if entry is None:
+                entry = self._compiled[constraint] = Future()
             self._compiled.move_to_end(constraint)
-            if len(self._compiled) > _COMPILED:
-                self._compiled.popitem(last=False)
-            return Grammar(matcher.deep_copy(), self._ends, self._ids)
+            done = [known for known, other in self._compiled.items() if other.done()]
+            for known in done[: max(0, len(self._compiled) - _COMPILED)]:
+                del self._compiled[known]
+        if mine:
+            try:
+                entry.set_result(Compiled(self._compile(constraint), self._ends, self._ids))
+            except BaseException as error:
+                with self._lock:
+                    self._compiled.pop(constraint, None)
+                # Those who wait were not interrupted: they are told why there is nothing.
+                entry.set_exception(error if isinstance(error, Exception) else InterruptedError("interrupted"))
+                raise
+        return entry.result()
 
     def _compile(self, constraint: Constraint) -> Any:
         import llguidance
 
-        if self._vocabulary is None:
-            if not self._ends:
-                raise ParameterError("constraint needs a model with an end token, and this one has none")
-            try:
-                self._vocabulary = llguidance.LLTokenizer(
-                    self._tokenizer.backend.to_str(), n_vocab=self._tokenizer.size, eos_token=self._ends
-                )
-            except ValueError as error:
-                raise ParameterError(f"constraint cannot be used with this model's tokenizer: {error}") from None
+        with self._reading:
+            if self._vocabulary is None:
+                self._vocabulary = self._read_vocabulary()
         kind: Any = constraint.kind
         try:
             if kind == "json_object":
@@ -109,6 +120,29 @@ class Grammars:
         if matcher.is_error():
             raise ParameterError(f"constraint {kind} cannot be used: {_reason(matcher)}")
         return matcher
+
+    def _read_vocabulary(self) -> Any:
+        import llguidance
+
+        if not self._ends:
+            raise ParameterError("constraint needs a model with an end token, and this one has none")
+        try:
+            return llguidance.LLTokenizer(
+                self._tokenizer.backend.to_str(), n_vocab=self._tokenizer.size, eos_token=self._ends
+            )
+        except ValueError as error:
+            raise ParameterError(f"constraint cannot be used with this model's tokenizer: {error}") from None
+
+
+class Compiled:
+    """A compiled constraint, which does not change: each request starts from a copy."""
+
+    def __init__(self, matcher: Any, ends: Sequence[int], ids: Callable[[bytes], Tensor]) -> None:
+        self._matcher, self._ends, self._ids = matcher, ends, ids
+
+    def grammar(self, constraint: Constraint) -> Grammar:
+        """The grammar of the constraint that was compiled, at its beginning."""
+        return Grammar(self._matcher.deep_copy(), self._ends, self._ids)
 
 
 class Grammar:

@@ -25,7 +25,7 @@ from torch import Tensor
 from ..core.errors import NumericsError, ParameterError
 from ..core.types import Law, SamplingParams
 from ..kernels.sampling import Sampler
-from .grammar import Grammars
+from .grammar import Compiled, Grammars
 from .penalties import Penalties
 
 _COLDEST = 1e-30  # below it float32 would divide by zero; nothing but exact ties is left long before
@@ -36,8 +36,9 @@ class Pipeline:
     """The logits pipeline of one request.
 
     ``prompt_length``: how many first tokens of every prefix are the prompt's. ``vocab_size``: checks the ids of
-    ``logit_bias`` where given. ``grammars``: needed for a constraint. ``sampler``: the C kernels, which keep the same
-    tokens faster. Raises ParameterError for a bias beyond the vocabulary and for a constraint that cannot be used.
+    ``logit_bias`` where given. ``grammars``: needed for a constraint, or this one compiled. ``sampler``: the C kernels,
+    which keep the same tokens faster. Raises ParameterError for a bias beyond the vocabulary and for a constraint that
+    cannot be used.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Pipeline:
         prompt_length: int = 0,
         *,
         vocab_size: int | None = None,
-        grammars: Grammars | None = None,
+        grammars: Grammars | Compiled | None = None,
         sampler: Sampler | None = None,
     ) -> None:
         self._params, self._prompt_length, self._sampler = params, prompt_length, sampler

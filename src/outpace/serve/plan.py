@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import ContextError, ParameterError
 from ..core.types import Constraint, SamplingParams
-from ..engine.engine import Engine, Prompt
+from ..engine.engine import Engine, Prepared, Prompt
 from .errors import ApiError, too_long
 from .requests import (
     MOST_GRAMMAR,
@@ -34,7 +34,7 @@ class Wanted:
     """One answer: arguments of ``engine.open``."""
 
     prompt: list[int]
-    params: SamplingParams
+    params: Prepared
     options: Mapping[str, Any]
     first_of_prompt: bool  # several answers may share a prompt: it is counted once
 
@@ -86,7 +86,6 @@ def _plan(
     engine: Engine, body: ChatRequest | CompletionRequest, prompts: Sequence[list[int]], field: str, tenant: str
 ) -> Plan:
     params = _params(body, engine.target.tokenizer.size)
-    engine.prepare(params)
     wish = body.speculation
     for name, value, known in (("drafter", wish.drafter, engine.drafters), ("accept", wish.accept, engine.rules)):
         if value is not None and value not in known:
@@ -94,20 +93,19 @@ def _plan(
             raise ApiError(400, message, param=f"outpace.{name}", code="invalid_value")
     options: dict[str, Any] = {"tenant": tenant, "gamma": 0 if wish.off else wish.gamma, "drafter": wish.drafter,
                                "accept": wish.accept}  # fmt: skip
-    predicted: list[int] = []
+    content = None
     if body.prediction is not None:
         content, context = _text(body.prediction.content), engine.target.runtime.context
         if engine.target.tokenizer.exceeds(content, context):
             raise ApiError(400, f"prediction: it is longer than any answer: the context ends at {context} tokens",
                            param="prediction", code="invalid_value")  # fmt: skip
-        predicted = engine.target.tokenizer.encode(content, add_special=False)
-        options["prediction"] = predicted
+    prepared = engine.prepare(params, content)
     answers = [
-        Wanted(prompt, params, {**options, "sample": sample}, sample == 0)
+        Wanted(prompt, prepared, {**options, "sample": sample}, sample == 0)
         for prompt in prompts
         for sample in range(body.samples)
     ]
-    return Plan(answers, field, len(predicted))
+    return Plan(answers, field, len(prepared.prediction))
 
 
 def _params(body: ChatRequest | CompletionRequest, vocabulary: int) -> SamplingParams:

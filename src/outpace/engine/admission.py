@@ -1,0 +1,172 @@
+"""Who holds keys and values, and who waits for them: first come, first served, within one budget.
+
+Counted are the target's cache and those of all drafters, what running requests may write in the next round, what is
+scored, and the beginnings kept for later requests. A request is admitted when its text so far fits, not all that it
+may still say. When the running ones outgrow the budget, kept beginnings go first; then the request that came last
+gives its memory up, waits at the head of the queue, and reads its text again later. Its randomness is keyed by
+position and its rows depend on nothing else in a pass, so it goes on with the tokens that it would have had.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..core.errors import ContextError
+from ..core.prefixes import Share
+from .loop import Loop
+from .stream import Answer
+
+
+@dataclass(eq=False)
+class Claim:
+    """Memory for a text that is only read, held from the moment that ``slot`` is known until it is dropped."""
+
+    entries: int
+    slot: int = -1
+    error: Exception | None = None  # why there is no slot and never will be
+
+
+class Admission:
+    """The queue, and what those who left it hold. ``shares``: every cache that counts; ``most_bytes``: of all of them
+    together, None for no limit; ``prefix_bytes``: of that, for kept beginnings. Not safe for several threads at once:
+    see Engine."""
+
+    def __init__(
+        self, loop: Loop, shares: Sequence[Share], max_batch: int, most_bytes: int | None, prefix_bytes: int
+    ) -> None:
+        self._loop, self.shares, self._max_batch = loop, shares, max_batch
+        self.most_bytes, self._prefix_bytes = most_bytes, prefix_bytes
+        self.waiting: deque[Answer | Claim] = deque()
+        self.running: dict[int, Answer] = {}  # by session id, those that came first before the others
+        self._claims: list[Claim] = []
+
+    @property
+    def held(self) -> int:
+        """Bytes taken in all caches, kept beginnings included."""
+        return sum(share.prefixes.cache.nbytes for share in self.shares)
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody still waits for an answer, or for the scores of a text."""
+        everyone = (*self.running.values(), *self.waiting)
+        return bool(self._claims) or any(isinstance(one, Claim) or not one.cancelled for one in everyone)
+
+    def check(self, need: int, tokens: int) -> None:
+        """Raise ContextError where so many bytes, for so many tokens, could never be had."""
+        if self.most_bytes is not None and need > self.most_bytes:
+            raise ContextError(
+                f"{tokens} tokens need {need / (1 << 20):.1f} MiB of keys and values, and "
+                f"{self.most_bytes / (1 << 20):.1f} MiB are allowed: ask for fewer tokens, or allow more memory"
+            )
+
+    def join(self) -> None:
+        """Admit those that wait, as far as there is room. What is only read needs no place in the batch."""
+        for one in list(self.waiting):
+            if isinstance(one, Answer) and len(self.running) >= self._max_batch:
+                continue
+            if not self._make_room(one.need(_next(one)) if isinstance(one, Answer) else self._bytes_of(one)):
+                break
+            self.waiting.remove(one)
+            if isinstance(one, Answer):
+                self._admit(one)
+            else:
+                self._grant(one)
+
+    def prepare_round(self) -> None:
+        """Make room for what the next round may write."""
+        while not self._make_room(0) and self.running:
+            last = next(reversed(self.running.values()))
+            try:
+                self._loop.release(last.session)
+            except BaseException as error:
+                fail(last, error)
+                raise
+            del self.running[last.session.id]
+            self.waiting.appendleft(last)
+
+    def release(self, answer: Answer) -> None:
+        """Free what a request holds that runs no more."""
+        del self.running[answer.session.id]
+        self._loop.release(answer.session)
+        self._make_room(0)
+
+    def withdrawn(self) -> list[Answer]:
+        """Take those who were cancelled out of the queue."""
+        # A copy first: other threads may be joining it.
+        gone = [one for one in list(self.waiting) if isinstance(one, Answer) and one.cancelled]
+        for one in gone:
+            self.waiting.remove(one)
+        return gone
+
+    def claim(self, entries: int) -> Claim:
+        """Queue for a slot of so many entries of the target's. Raises ContextError where it could never be had."""
+        one = Claim(entries)
+        self.check(self._bytes_of(one), entries)
+        self.waiting.append(one)
+        return one
+
+    def drop(self, claim: Claim) -> None:
+        """Give a claim up, whether it waits or holds a slot."""
+        if claim in self._claims:
+            self._claims.remove(claim)
+            self._loop.cache.close(claim.slot)
+        elif claim in self.waiting:
+            self.waiting.remove(claim)
+
+    def _admit(self, answer: Answer) -> None:
+        session, report = answer.session, answer.session.report
+        cached = report.prompt_cached
+        self.running[session.id] = answer
+        try:
+            self._loop.admit([session])
+        except BaseException as error:  # only this one ends; the engine frees it with the others that have
+            fail(answer, error)
+            if not isinstance(error, Exception):
+                raise
+        if answer.admitted:  # what it reads again was its own
+            report.prompt_cached = cached
+        answer.admitted = True
+
+    def _grant(self, claim: Claim) -> None:
+        try:
+            claim.slot = self._loop.cache.open(claim.entries)
+            self._claims.append(claim)
+        except BaseException as error:
+            claim.error = _told(error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _make_room(self, more: int) -> bool:
+        """Whether ``more`` bytes fit beside what is promised; kept beginnings are given up for them."""
+        left = self._prefix_bytes
+        if self.most_bytes is not None:
+            promised = sum(one.need(_next(one)) for one in self.running.values())
+            free = self.most_bytes - promised - sum(map(self._bytes_of, self._claims)) - more
+            if free < 0:
+                return False
+            left = min(left, free)
+        kept = sum(share.prefixes.nbytes for share in self.shares)
+        if kept > left:
+            for share in self.shares:  # in proportion, so that target and draft know the same texts
+                share.prefixes.shrink(share.prefixes.nbytes * left // kept)
+        return True
+
+    def _bytes_of(self, claim: Claim) -> int:
+        return self._loop.cache.bytes_for(claim.entries)
+
+
+def fail(answer: Answer, error: BaseException) -> None:
+    """End a request with what went wrong."""
+    answer.session.finish, answer.session.error = "error", _told(error)
+
+
+def _told(error: BaseException) -> Exception:
+    """What those are told who did not cause it: an interrupt was meant for whoever stepped."""
+    return error if isinstance(error, Exception) else InterruptedError("interrupted")
+
+
+def _next(answer: Answer) -> int:
+    """Tokens that the request's text, and what is drafted behind it, may reach in its next round."""
+    return len(answer.session.tokens) + answer.reach
