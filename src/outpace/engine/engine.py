@@ -17,8 +17,8 @@ from ..core.protocols import Controller, Drafter, Rule, Session
 from ..core.types import Chunk, SamplingParams
 from ..kernels.sampling import Sampler
 from ..models.chat import encode_chat, encode_prompt
+from ..models.detokenizer import StreamDecoder
 from ..models.loading import LoadedModel
-from ..models.tokenizer import StreamDecoder
 from ..sampling.coins import KeyedCoins
 from ..sampling.grammar import Grammars
 from ..sampling.logprobs import TokenLogprobs, token_logprobs
@@ -31,8 +31,6 @@ from .text import TextState
 Message = Mapping[str, object]
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text as it stands, token ids, or chat messages ``{"role": ..., "content": ...}``."""
-
-_CONTEXT_TAIL = 8  # prompt tokens shown to the detokenizer, so that a first piece keeps its leading space
 
 
 class Engine:
@@ -298,7 +296,7 @@ class Engine:
             report.warnings.append(f"acceptance by {rule!r} is lossy: the answer need not follow the target's law")
         if len(ids) >= limit:
             session.finish = "length"
-        text = TextState(StreamDecoder(tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
+        text = TextState(StreamDecoder(tokenizer, ids), params.stop, tokenizer.specials if params.stop else None)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
         logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         return Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs)
