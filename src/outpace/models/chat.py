@@ -7,18 +7,13 @@ users write them has to refuse such messages beforehand.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
 from typing import Any
 
 import jinja2
-from jinja2 import ext, nodes
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..core.errors import TemplateError
+from .template import LimitError, RefusedError, run_template
 from .tokenizer import Tokenizer
 
 
@@ -78,58 +73,28 @@ def render_chat(
 ) -> str:
     """The conversation as the model was trained to read it.
 
-    ``template`` runs in a sandbox that cannot change what it is given. ``extra`` are further variables for it.
-    Raises TemplateError with the template's own words when it refuses the messages (a system role, roles that do
-    not alternate), and with the reason when it is broken.
+    ``template`` runs in a sandbox that cannot change what it is given, within limits of time and memory (see
+    template.py). ``extra`` are further variables for it. Raises TemplateError with the template's own words when it
+    refuses the messages (a system role, roles that do not alternate), and with the reason when it is broken, fails or
+    takes more than it may.
     """
     if not template:
         raise TemplateError("the chat template is empty; give the prompt as text, or use a chat-tuned model")
+    variables = {
+        "messages": [dict(message) for message in messages],
+        "bos_token": bos or "",
+        "eos_token": eos or "",
+        "add_generation_prompt": add_generation_prompt,
+        "tools": None if tools is None else list(tools),
+        **extra,
+    }
     try:
-        return _compiled(template).render(
-            messages=[dict(message) for message in messages],
-            bos_token=bos or "",
-            eos_token=eos or "",
-            add_generation_prompt=add_generation_prompt,
-            tools=None if tools is None else list(tools),
-            **extra,
-        )
-    except _RefusedError as refusal:
+        return run_template(template, variables)
+    except RefusedError as refusal:
         raise TemplateError(f"the model's chat template refuses these messages: {refusal}") from None
+    except LimitError as limit:
+        raise TemplateError(f"the model's chat template was stopped: {limit}") from None
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the model's chat template is broken, line {error.lineno}: {error.message}") from error
     except Exception as error:  # a template is a program: it may fail in any way on messages it did not expect
         raise TemplateError(f"the model's chat template fails on these messages: {error}") from error
-
-
-class _RefusedError(Exception):
-    """A template called raise_exception."""
-
-
-class _Generation(ext.Extension):
-    """``{% generation %}`` marks what training learns from; for rendering it is just its content."""
-
-    tags = {"generation"}  # noqa: RUF012  (as the base class declares it)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-@lru_cache(maxsize=16)
-def _compiled(template: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
-    return environment.from_string(template)
-
-
-def _refuse(message: object) -> None:
-    raise _RefusedError(str(message))
-
-
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    """JSON as models saw it in training: letters of any script as they are, nothing escaped for HTML."""
-    return json.dumps(value, indent=indent, **{"ensure_ascii": False, **options})
