@@ -41,6 +41,7 @@ def load(
     max_batch: int = 8,
     prefix_bytes: int = 0,
     kv_bytes: int | None = None,
+    special_tokens_in_messages: bool = False,
     options: Mapping[str, object] | None = None,
 ) -> Engine:
     """Load a target, and what drafts for it, into an engine.
@@ -57,8 +58,9 @@ def load(
     target's, see :func:`outpace.models.loading.load_model`; ``draft_weights`` and ``draft_head`` the draft's, see
     :func:`outpace.models.loading.load_draft`. ``max_batch``: sessions that share a pass. ``prefix_bytes``: memory for
     keys and values of ended requests, which those that begin alike reuse; a draft model may have as much.
-    ``kv_bytes``: memory for keys and values in all; requests wait for room. ``options``: fields of drafters' Configs.
-    Raises ModelError, VocabularyError, CatalogueError, ParameterError.
+    ``kv_bytes``: memory for keys and values in all; requests wait for room. ``special_tokens_in_messages``: a special
+    token that a chat message spells becomes that token; by default it stays text. ``options``: fields of drafters'
+    Configs. Raises ModelError, VocabularyError, CatalogueError, ParameterError.
     """
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
         raise ParameterError(f"max_batch must be a whole number of at least 1, not {max_batch!r}")
@@ -106,6 +108,7 @@ def load(
         controller=_controller(modules, model, drafting, believed) if adaptive and names != ["none"] else None,
         prefix_bytes=prefix_bytes,
         kv_bytes=kv_bytes,
+        special_tokens_in_messages=special_tokens_in_messages,
     )
 
 

@@ -40,7 +40,7 @@ class Engine:
     ``match`` rule every one gets what it would get alone. ``drafters`` and ``rules``: what a request may name;
     the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values; a request waits
     until there is room. With a ``controller``, requests that name no gamma draft as it decides, at most
-    ``adaptive_gamma`` tokens a round.
+    ``adaptive_gamma`` tokens a round. ``special_tokens_in_messages``: see :func:`outpace.models.chat.encode_chat`.
     """
 
     def __init__(
@@ -57,8 +57,10 @@ class Engine:
         adaptive_gamma: int = 16,
         prefix_bytes: int = 0,
         kv_bytes: int | None = None,
+        special_tokens_in_messages: bool = False,
     ) -> None:
         self.target = target
+        self._special_tokens_in_messages = special_tokens_in_messages
         self._grammars = Grammars(target.tokenizer, target.end_tokens)
         self.drafter_name, self.rule_name = next(iter(drafters)), rule
         self.gamma = gammas[self.drafter_name]
@@ -214,16 +216,16 @@ class Engine:
         Raises ParameterError when there are none, TemplateError when the template refuses."""
         tokenizer = self.target.tokenizer
         _check_kind(prompt)
-        try:
-            if isinstance(prompt, str):
-                ids = encode_prompt(tokenizer, prompt)
-            elif prompt and isinstance(prompt[0], Mapping):
-                messages: list[Message] = list(prompt)  # type: ignore[arg-type]
-                ids = encode_chat(tokenizer, self.target.chat_template, messages, tools=tools)
-            else:
-                ids = [_token(token, tokenizer.size) for token in prompt]
-        except TypeError as error:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
-            raise ParameterError("the prompt's text is not valid Unicode: it cannot be written as UTF-8") from error
+        if isinstance(prompt, str):
+            ids = encode_prompt(tokenizer, prompt)
+        elif prompt and isinstance(prompt[0], Mapping):
+            messages: list[Message] = list(prompt)  # type: ignore[arg-type]
+            ids = encode_chat(
+                tokenizer, self.target.chat_template, messages, tools=tools,
+                special_tokens_in_messages=self._special_tokens_in_messages,
+            )  # fmt: skip
+        else:
+            ids = [_token(token, tokenizer.size) for token in prompt]
         if not ids:
             without = ", and this model's tokenizer has no token to begin with" if isinstance(prompt, str) else ""
             raise ParameterError(f"the prompt is empty{without}")

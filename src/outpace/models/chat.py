@@ -1,8 +1,7 @@
 """Chat templates, and the rules by which a prompt becomes ids with exactly one BOS.
 
-Special tokens written inside a message (or a raw prompt) are parsed as special tokens, as in transformers and
-llama.cpp: a template's own markers and a user's cannot be told apart once rendered. A server that must not let
-users write them has to refuse such messages beforehand.
+A raw prompt's special tokens are parsed as such: whoever writes it writes the markers, too. The text of a message is
+text: only the template's own markers become special tokens (see messages.py), unless asked otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any
 import jinja2
 
 from ..core.errors import TemplateError
+from .messages import marked
 from .template import LimitError, RefusedError, run_template
 from .tokenizer import Tokenizer
 
@@ -23,7 +23,10 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     A text that begins with the BOS marker itself gets no second one. EOS is never added, even by a tokenizer
     that would: there is nothing to continue after it.
     """
-    ids = tokenizer.encode(text, add_special=False)
+    return _with_beginning(tokenizer, tokenizer.encode(text, add_special=False))
+
+
+def _with_beginning(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     if tokenizer.bos is not None and ids[:1] == [tokenizer.bos]:
         return ids
     return [*tokenizer.prefix, *ids]
@@ -36,10 +39,16 @@ def encode_chat(
     *,
     add_generation_prompt: bool = True,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    special_tokens_in_messages: bool = False,
     **extra: Any,
 ) -> list[int]:
     """Ids of a conversation rendered by ``template``, BOS as in ``encode_prompt``: one, whether the template
-    writes it or not, if the tokenizer asks for it. Raises TemplateError as ``render_chat`` does."""
+    writes it or not, if the tokenizer asks for it.
+
+    A special token that is spelled in ``messages`` or ``tools`` (contents, names, arguments, descriptions) is encoded
+    as the text it is; with ``special_tokens_in_messages`` it becomes the token. Raises TemplateError as
+    ``render_chat`` does, and where a template changes such text so that it cannot be told from its own.
+    """
     if template is None:
         raise TemplateError(
             "this model has no chat template, so it cannot take messages; give the prompt as text, or use a "
@@ -49,16 +58,22 @@ def encode_chat(
     def string(token_id: int | None) -> str | None:
         return None if token_id is None else tokenizer.token(token_id)
 
-    text = render_chat(
-        template,
-        messages,
-        bos=string(tokenizer.bos),
-        eos=string(tokenizer.eos),
-        add_generation_prompt=add_generation_prompt,
-        tools=tools,
-        **extra,
-    )
-    return encode_prompt(tokenizer, text)
+    def render(given: Any) -> str:
+        return render_chat(
+            template,
+            given["messages"],
+            bos=string(tokenizer.bos),
+            eos=string(tokenizer.eos),
+            add_generation_prompt=add_generation_prompt,
+            tools=given["tools"],
+            **extra,
+        )
+
+    given = {"messages": messages, "tools": tools}
+    text, mark = render(given), None
+    if not special_tokens_in_messages:
+        text, mark = marked(tokenizer, text, given, render)
+    return _with_beginning(tokenizer, tokenizer.encode(text, add_special=False, mark=mark))
 
 
 def render_chat(

@@ -200,13 +200,13 @@ class _Counting(NodeTransformer):
     """Sends what Jinja does not hand to its sandbox through filters of ours."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802  (as there)
-        node = self.generic_visit(node)
-        node.iter = _through("_turns", node.iter)
-        return node
+        changed: Any = self.generic_visit(node)
+        changed.iter = _through("_turns", changed.iter)
+        return changed
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        node = self.generic_visit(node)
-        return _through("_joined", nodes.List(node.nodes, lineno=node.lineno))
+        changed: Any = self.generic_visit(node)
+        return _through("_joined", nodes.List(changed.nodes, lineno=node.lineno))
 
     def _value(self, node: Any) -> nodes.Node:
         node = self.generic_visit(node)

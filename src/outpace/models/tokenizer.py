@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 
 import tokenizers
+from tokenizers import AddedToken, normalizers
 
 from ..core.errors import ModelError, ParameterError
 from .detokenizer import Pieces, TextOffsets, pieces_of
@@ -48,11 +50,13 @@ class Tokenizer:
         """Whether ``encode(..., add_special=True)`` begins with BOS."""
         return self.bos is not None and self.bos in self.prefix
 
-    def encode(self, text: str, add_special: bool) -> list[int]:
-        """Token ids of ``text``. Special tokens written out in ``text`` become their ids, as everywhere. Raises
-        ParameterError for text that UTF-8 cannot write."""
+    def encode(self, text: str, add_special: bool, *, mark: str | None = None) -> list[int]:
+        """Token ids of ``text``. Special tokens written out in ``text`` become their ids, as everywhere, but for those
+        with a ``mark`` within; each mark is taken out of the text then. Raises ParameterError for text that UTF-8
+        cannot write."""
+        backend = self.backend if mark is None else self._without_marks(mark)
         try:
-            ids = self.backend.encode(text, add_special_tokens=False).ids
+            ids = backend.encode(text, add_special_tokens=False).ids
         except TypeError as error:  # the library's word for a lone surrogate, half of a UTF-16 character
             raise ParameterError("the text is not valid Unicode: it cannot be written as UTF-8") from error
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
@@ -82,6 +86,30 @@ class Tokenizer:
     @functools.cached_property
     def _spelling(self) -> Pieces:
         return pieces_of(self.backend)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019  (a tokenizer lives as long as its model)
+    def _without_marks(self, mark: str) -> tokenizers.Tokenizer:
+        """The backend, taking marks out of a text once the special tokens have been found in it. Shares the model."""
+        backend = tokenizers.Tokenizer(self.backend.model)
+        own = self.backend.normalizer
+        backend.normalizer = normalizers.Sequence([normalizers.Replace(mark, ""), *([] if own is None else [own])])
+        if self.backend.pre_tokenizer is not None:
+            backend.pre_tokenizer = self.backend.pre_tokenizer
+        for _, token in sorted(self.backend.get_added_tokens_decoder().items()):
+            if token.special:  # found before the text is normalized: behind that the marks are gone
+                kept = {"single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip}
+                backend.add_special_tokens([AddedToken(token.content, **kept, normalized=False)])
+            else:
+                backend.add_tokens([token])
+        if any(backend.token_to_id(name) != index for index, name in self.specials.items()):
+            raise ModelError("the tokenizer's added tokens have gaps between their ids: messages cannot spell them")
+        return backend
+
+    @functools.cached_property
+    def special_pattern(self) -> re.Pattern[str] | None:
+        """Finds special tokens that are written out, of several the longest; None where there are none."""
+        names = sorted((name for name in self.specials.values() if len(name) > 1), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names))) if names else None
 
     @functools.cached_property
     def specials(self) -> dict[int, str]:

@@ -26,7 +26,7 @@ _MASKS = 24  # masks remembered behind the newest: a draft's round is checked wi
 _SETS = 16  # different masks kept as ids: most places within a string share one
 _COMPILED = 16  # constraints kept compiled
 # Blanks of a JSON answer, wherever JSON allows some. Without a bound a model may write them up to the limit of tokens.
-_JSON_BLANKS = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t]{0,2}(\r?\n){0,2}[ \t]{0,64}"}
+_JSON_BLANKS: Any = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t]{0,2}(\r?\n){0,2}[ \t]{0,64}"}
 
 
 class HasBackend(Protocol):
