@@ -239,14 +239,12 @@ class TextFormat:
     def opening(self) -> list[TextChoice]:
         """The prompts' own chunks, where they are echoed."""
         return [
-            {"index": i, "text": text, "logprobs": self._scores(i, scored, []) if scored else None,
+            {"index": i, "text": text, "logprobs": self._scores(i, scored, [], False) if scored else None,
              "finish_reason": None}
             for i, (text, scored) in enumerate(self._echoes)
         ]  # fmt: skip
 
-    def _scores(
-        self, index: int, echoed: Sequence[Scored], answered: Sequence[Scored], final: bool = True
-    ) -> TextLogprobs:
+    def _scores(self, index: int, echoed: Sequence[Scored], answered: Sequence[Scored], final: bool) -> TextLogprobs:
         """Of tokens of the prompt, and of those of the answer that come next."""
         offsets = self._speller.offsets().add([token for token, _, _ in echoed], True)
         offsets += self._offsets[index].add([token for token, _, _ in answered], final)
@@ -272,7 +270,7 @@ class TextFormat:
         return {
             "index": index,
             "text": text + result.text,
-            "logprobs": None if result.logprobs is None else self._scores(index, scored, result.logprobs),
+            "logprobs": None if result.logprobs is None else self._scores(index, scored, result.logprobs, True),
             "finish_reason": _finish(result.finish_reason, None),
         }
 
