@@ -8,21 +8,24 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from . import __version__, commands
+from .commands._terminal import accept_any_text, safe_for
 from .core.errors import OutpaceError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status: 1 after an error of ours, 130 after Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
+    accept_any_text()
     try:
         args = _parser(argv).parse_args(argv)
         status: int = importlib.import_module(f"{commands.__name__}.{args.command}").run(args)
         sys.stdout.flush()
         return status
     except OutpaceError as error:
-        print(f"outpace: error: {error}", file=sys.stderr)
+        print(safe_for(sys.stderr)(f"outpace: error: {error}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("outpace: interrupted", file=sys.stderr)
@@ -32,10 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments"):
+            message += " (what is no option but begins with - goes behind --)"
+        super().error(message)
+
+
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="outpace", description="Make a language model answer faster without changing what it says."
-    )
+    parser = _Parser(prog="outpace", description="Make a language model answer faster without changing what it says.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in argv if not word.startswith("-")), None)

@@ -7,6 +7,7 @@ import statistics
 import sys
 
 from .bench.compare import Comparison, compare, provenance
+from .commands._terminal import accept_any_text, safe_for
 from .commands.generate import comparison_table
 from .core.errors import CatalogueError
 from .core.types import SamplingParams
@@ -32,6 +33,7 @@ TOKENS = 96
 
 def main() -> int:
     """Fetch the pair (once), compare with the weights in the file's own bits and in bfloat16, and sum up."""
+    accept_any_text()
     names = _pair()
     prompts: tuple[Prompt, ...] = TEXT_PROMPTS
     if names == PAIR:
@@ -58,8 +60,9 @@ def _race(target: LoadedModel, draft: LoadedModel, prompts: tuple[Prompt, ...]) 
         text = prompt if isinstance(prompt, str) else prompt[0]["content"]  # type: ignore[index]
         print(f"\n> {str(text).strip()}\n", flush=True)
         found.append(compare(engine, prompt, SamplingParams(max_tokens=TOKENS), repeats=1, calibrate=not found))
-        print(found[-1].speculative.text)
-        print(f"\n{comparison_table(found[-1])}", flush=True)
+        safe = safe_for(sys.stdout)
+        print(safe(found[-1].speculative.text))
+        print(safe(f"\n{comparison_table(found[-1])}"), flush=True)
     return found
 
 

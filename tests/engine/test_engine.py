@@ -594,3 +594,20 @@ def test_a_prediction_knows_earlier_requests_only():
 
 def test_the_package_offers_what_it_names():
     assert all(getattr(outpace, name) is not None for name in outpace.__all__)
+
+
+@pytest.mark.parametrize("gamma", [0, 5])
+@pytest.mark.parametrize("before", ["", "):"])
+def test_a_stop_string_may_be_a_special_token(gamma, before):
+    """Wherever it comes, also within an accepted run of drafts; its name is never in the text."""
+    engine = shared_engine("draft_model")
+    tokenizer = engine.target.tokenizer
+    for name in tokenizer.specials.values():
+        forced = SamplingParams(max_tokens=6, logit_bias={tokenizer.token_id(name): 100}, ignore_eos=True)
+        result = engine.generate(CODE, dataclasses.replace(forced, stop=[name]), gamma=gamma)
+        assert (result.text, result.token_ids, result.finish_reason) == ("", [], "stop")
+        assert engine.generate(CODE, forced, gamma=gamma).text == ""
+        end = SamplingParams(max_tokens=40, stop=[before + name, "never"])
+        plain = engine.generate(CODE, dataclasses.replace(end, stop=()), gamma=0)
+        stopped = engine.generate(CODE, end, gamma=gamma)
+        assert name not in stopped.text and plain.text.startswith(stopped.text)

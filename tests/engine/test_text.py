@@ -18,6 +18,9 @@ class Pieces:
     def push(self, token):
         return self.pieces[token]
 
+    def held(self):
+        return self.last
+
     def flush(self):
         last, self.last = self.last, ""
         return last
@@ -160,3 +163,93 @@ def test_stream_is_the_final_text(pieces, stops, every, last):
     whole = "".join(pieces) + last
     ends = sorted((whole.find(stop) + len(stop), whole.find(stop)) for stop in stops if stop in whole)
     assert text == (whole[: ends[0][1]] if ends else whole)
+
+
+# ---- stop strings that name special tokens
+
+NAMES = {100: "<|a|>", 101: "<|b|>", 102: "<|a"}
+
+
+class Hidden(Pieces):
+    """Special tokens add no text."""
+
+    def push(self, token):
+        return "" if token in NAMES else self.pieces[token]
+
+
+def run_named(tokens, stops, pieces="xyz"):
+    """Text, tokens and streamed pieces of an answer of these tokens; whether it stopped."""
+    state, shown, stopped = TextState(Hidden(pieces), stops, NAMES), [], False
+    for token in tokens:
+        stopped = state.push(token)
+        shown.append(state.take())
+        if stopped:
+            break
+    state.finish()
+    shown.append(state.take(final=True))
+    assert "".join(text for text, _ in shown) == state.text
+    assert sum(count for _, count in shown) == state.tokens
+    return state.text, state.tokens, stopped
+
+
+@pytest.mark.parametrize(
+    ("tokens", "stops", "expected"),
+    [
+        ([0, 100, 1], ["<|a|>"], ("x", 1, True)),
+        ([100, 1], ["<|a|>"], ("", 0, True)),
+        ([0, 101, 100, 1], ["<|a|>"], ("x", 1, True)),  # others before it
+        ([0, 101, 1], ["<|a|>"], ("xy", 3, False)),
+        ([0, 1, 100, 2], ["y<|a|>"], ("x", 1, True)),
+        ([0, 1, 101, 100, 2], ["y<|a|>"], ("xyz", 5, False)),  # another one between
+        ([0, 100, 1, 2], ["<|a|>y"], ("x", 1, True)),
+        ([0, 100, 2, 1], ["<|a|>y"], ("xzy", 4, False)),
+        ([0, 100, 1, 2], ["<|a|>yz"], ("x", 1, True)),  # y waits, for it may belong to the stop string
+        ([0, 100, 1, 101, 2], ["x<|a|>y<|b|>"], ("", 0, True)),
+        ([0, 100, 101], ["<|a|><|b|>"], ("x", 1, True)),
+        ([0, 102, 100], ["<|a|>"], ("x", 1, True)),  # the longer of two names
+        ([0, 102, 1], ["<|a"], ("x", 1, True)),
+        ([0, 100, 1], ["|a|"], ("xy", 3, False)),  # a part of a name is text, and this text is not there
+        ([0, 100, 1], ["xy"], ("", 0, True)),  # text on both sides of a special token is one text
+        ([0, 1, 100], ["y", "<|a|>"], ("x", 1, True)),
+        ([0, 1, 100], ["<|a|>", "xy<|a|>"], ("", 0, True)),  # complete together: the longer one
+    ],
+)
+def test_stop_strings_with_names_of_special_tokens(tokens, stops, expected):
+    text, count, stopped = run_named(tokens, stops)
+    assert (text, stopped) == (expected[0], expected[2])
+    assert count == expected[1] or not stopped
+
+
+def test_a_name_that_is_written_as_text_stops_too():
+    assert run_named([0, 1, 2], ["x<|a|>"], ["q", "x<|", "a|>"]) == ("q", 1, True)
+
+
+def test_text_that_the_decoder_holds_stands_before_the_special_token():
+    """As a line end that is a byte token, which may yet turn out to be broken."""
+    for stops, expected in [(["<|a|>"], ("x\n", 2)), (["\n<|a|>"], ("x", 1))]:
+        state = TextState(Hidden(["x", ""]), stops, NAMES)
+        state.push(0)
+        state.push(1)
+        state._decoder.last = "\n"
+        assert state.push(100)
+        state.finish()
+        assert (state.text, state.tokens) == expected
+        assert state.take(final=True) == expected
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 100, 101]), max_size=10),
+    st.lists(st.lists(st.sampled_from(["x", "y", "<|a|>", "<|b|>"]), min_size=1, max_size=3).map("".join), max_size=3),
+)
+def test_names_stop_where_a_search_in_the_written_text_stops(tokens, stops):
+    """A stop string that is found with the special tokens written out stops there; nothing of it is shown."""
+    text, _, stopped = run_named(tokens, stops)
+    written = ["xyz"[t] if t < 3 else NAMES[t] for t in tokens]
+    for place in range(len(tokens) + 1):
+        prefix, plain = "".join(written[:place]), "".join(w for w in written[:place] if len(w) == 1)
+        ends = [s for s in stops if s in prefix or s in plain]
+        if ends:
+            cuts = [("".join(w for w in written[:i] if len(w) == 1)) for i in range(place + 1)]
+            assert stopped and text in cuts and all(s not in text for s in stops)
+            return
+    assert not stopped and text == "".join(w for w in written if len(w) == 1)

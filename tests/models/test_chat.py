@@ -56,12 +56,6 @@ def test_eos_is_never_put_behind_a_prompt():
     assert tokenizer.eos not in encode_prompt(tokenizer, "hi")
 
 
-def test_special_tokens_in_messages_are_parsed():
-    tokenizer = _tokenizer(False)
-    message = [{"role": "user", "content": "a</s>b"}]
-    assert tokenizer.eos in encode_chat(tokenizer, "{{ messages[0].content }}", message)
-
-
 @pytest.mark.parametrize(
     ("template", "messages", "words"),
     [

@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from outpace.models.checkpoint import open_checkpoint
-from outpace.models.tokenizer import StreamDecoder
+from outpace.models.detokenizer import StreamDecoder
 
 pytestmark = pytest.mark.audit
 FILES = ["smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"]

@@ -22,8 +22,9 @@ from tokenizers import AddedToken, decoders, models
 
 from outpace.core.errors import ModelError
 from outpace.models.checkpoint import open_checkpoint
+from outpace.models.detokenizer import _BYTE_OF, StreamDecoder
 from outpace.models.gguf_tokenizer import build_tokenizer
-from outpace.models.tokenizer import _BYTE_OF, StreamDecoder, Tokenizer
+from outpace.models.tokenizer import Tokenizer
 
 METADATA_PATH = Path("m.gguf")
 BYTE_LEVEL = Tokenizer(byte_level_tokenizer(258), bos=0, eos=1)  # no merges: a byte a token
@@ -81,17 +82,6 @@ def test_bytes_of_tokens_joined_are_the_text(tokenizer, text):
     spelt = b"".join(tokenizer.token_bytes(i) for i in tokenizer.encode(text, add_special=True)).decode()
     assert spelt.lstrip(" ") == text.lstrip(" ")
     assert all(tokenizer.token_bytes(i) == b"" for i in tokenizer.special_ids)
-
-
-@pytest.mark.parametrize("tokenizer", ALL)
-@pytest.mark.parametrize("text", TEXTS)
-def test_context_continues_the_text(tokenizer, text):
-    """With the prompt as context, the stream adds exactly what was missing: leading spaces, half characters."""
-    ids = tokenizer.encode("say the " + text, True)
-    for start in range(len(ids) + 1):
-        head = StreamDecoder(tokenizer)
-        certain = "".join(head.push(token) for token in ids[:start])
-        assert certain + stream(tokenizer, ids[start:], ids[:start]) == tokenizer.decode(ids)
 
 
 def test_first_piece_keeps_its_space_after_a_prompt():

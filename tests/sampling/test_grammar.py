@@ -88,11 +88,72 @@ def test_the_state_after_any_walk_is_that_of_a_fresh_one(kind):
             assert torch.equal(grammar.allowed(prefix), mask)
         if step % 5 == 4:
             prefix = prefix[: max(0, len(prefix) - rng.randrange(5))]
-        forbidden = sorted(set(range(1024)) - set(mask.tolist()))
+        forbidden = sorted(set(range(1024)) - set(grammar.allowed(prefix).tolist()))
         if step % 7 == 6 and forbidden:
             assert grammar.allowed([*prefix, rng.choice(forbidden), 5]).tolist() == sorted(tiny.end_tokens)
         choice = [t for t in grammar.allowed(prefix).tolist() if t not in tiny.end_tokens]
         prefix = [*prefix, rng.choice(choice)] if choice else prefix[: len(prefix) // 2]
+
+
+BLANKS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)|(\s+)')
+
+
+def longest_blanks(text: str) -> int:
+    """Of those outside strings."""
+    return max((len(blanks) for blanks in BLANKS.findall(text)), default=0)
+
+
+@pytest.mark.parametrize("schema", ["", json.dumps(SCHEMA), '{"type": "array", "items": {"type": "object"}}', "true"])
+@pytest.mark.parametrize("blank", ["\n", " ", "\t", "\r", " \n"])
+def test_blanks_outside_strings_of_a_json_answer_are_bounded(schema, blank):
+    """A walk that takes a blank wherever one may stand, and otherwise opens as much as it can."""
+    tiny = model()
+    grammar = Grammars(tiny.tokenizer, tiny.end_tokens).grammar(
+        Constraint("json_schema" if schema else "json_object", schema)
+    )
+    rng, ids, texts = random.Random(3), [], [tiny.tokenizer.decode([i]) for i in range(tiny.tokenizer.size)]
+    for _ in range(400):
+        allowed = [i for i in grammar.allowed(ids).tolist() if i not in tiny.end_tokens]
+        if not allowed:
+            break
+        blanks = [i for i in allowed if texts[i] and set(texts[i]) <= set(blank)]
+        opening = [i for i in allowed if texts[i].strip() in ("{", "[", ":", ",")]
+        ids.append(max(blanks, key=lambda i: len(texts[i])) if blanks else rng.choice(opening or allowed))
+    assert longest_blanks(tiny.tokenizer.decode(ids)) <= 72
+    assert len(ids) > 10
+
+
+@pytest.mark.parametrize("indent", [None, 1, 4, "\t"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\n\n"])
+def test_pretty_printed_json_may_be_written(indent, ends):
+    value: object = {"name": "x", "tags": [1, {"deep": [[], {}, [True, None]]}]}
+    for _ in range(5):
+        value = {"in": [value, 2.5]}
+    text = json.dumps(value, indent=indent).replace("\n", ends)
+    tiny = model()
+    grammar = Grammars(tiny.tokenizer, tiny.end_tokens).grammar(Constraint("json_object"))
+    ids = tiny.tokenizer.encode(text, add_special=False)
+    for place, token in enumerate(ids):
+        assert token in grammar.allowed(ids[:place]), text[:place]
+    assert set(grammar.allowed(ids).tolist()) & tiny.end_tokens
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint("regex", r"\{\n*\}"),
+        Constraint("lark", 'start: "{" /\\n*/ "}"'),
+        Constraint("json_schema", '{"type": "object", "x-guidance": {"whitespace_pattern": "\\\\n*"}}'),
+    ],
+    ids=lambda one: one.kind,
+)
+def test_blanks_that_the_user_wrote_stay_as_they_are(constraint):
+    """Also those that a schema asks for in llguidance's own words."""
+    tiny = model()
+    grammar = Grammars(tiny.tokenizer, tiny.end_tokens).grammar(constraint)
+    (end,) = tiny.tokenizer.encode("\n", add_special=False)
+    ids = [*tiny.tokenizer.encode("{", add_special=False), *[end] * 300]
+    assert end in grammar.allowed(ids)
 
 
 def test_forced_text_is_drafted_as_the_tokenizer_writes_it():

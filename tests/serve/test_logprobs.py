@@ -2,13 +2,21 @@
 
 import json
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
 from tests.helpers.shipped import model, new_engine
+from tests.helpers.tiny_models import metaspace_tokenizer
 
 from outpace import SamplingParams
+from outpace.core.report import Report
 from outpace.core.types import Chunk
+from outpace.engine.stream import Event, Result
+from outpace.models.detokenizer import StreamDecoder
+from outpace.models.tokenizer import Tokenizer
+from outpace.serve.answers import TextFormat
+from outpace.serve.worker import Update
 
 TEXT = "def main(argv):\n    # naïve 東京\n    parser = "
 MESSAGES = [{"role": "user", "content": "東京 é def"}]
@@ -119,3 +127,36 @@ def test_shown_tokens(live):
     assert last["choices"][0]["outpace"]["live"]["alpha"] == last["outpace"]["alpha"]
     assert last["outpace"]["origins"]["draft_model"] == last["outpace"]["accepted"]
     assert json.dumps(live.chunks("chat/completions", **body)).count('"origin"') == 0  # only when asked for
+
+
+@pytest.mark.parametrize("prompt", ["the dog", "the\n", "é"])
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+def test_offsets_where_tokens_bring_a_space_along(prompt, echo, stream):
+    """Metaspace tokenizers take the first space away; offsets are those of the text that is there."""
+    tokenizer = Tokenizer(metaspace_tokenizer(), bos=1, eos=2, add_bos=True)
+    ids, answer = tokenizer.encode(prompt, True), tokenizer.encode("the fox\n日.", False)
+    text, decoder = tokenizer.decode(ids) if echo else "", StreamDecoder(tokenizer, ids)
+    scored = [(token, -1.0, []) for token in answer]
+    echoes = [(text, [(token, None, []) for token in ids])] if echo else []
+    shape = TextFormat(tokenizer, [ids], 1, echoes)
+    found = [shape.opening()[0]["logprobs"]] if echo and stream else []
+    pieces = [decoder.push(token) for token in answer]
+    pieces[-1] += decoder.flush()
+    if stream:
+        ends = [i for i, piece in enumerate(pieces) if piece]
+        for start, end in pairwise([0, *[i + 1 for i in ends]]):
+            reason = "length" if end == len(answer) else None
+            event = Event("".join(pieces[start:end]), answer[start:end], reason, [], scored[start:end])
+            found.append(shape.piece(Update(0, event, None, None))["logprobs"])
+    else:
+        result = Result("".join(pieces), answer, "length", len(ids), Report(), [], scored)
+        found.append(shape.whole(0, result)["logprobs"])
+    text += "".join(pieces)
+    spelt = [token for part in found for token in part["tokens"]]
+    offsets = [offset for part in found for offset in part["text_offset"]]
+    assert len(spelt) == len(offsets) == len(answer) + echo * len(ids)
+    for token, offset in zip(spelt, offsets, strict=True):
+        if not token.startswith("bytes:") and token not in ("<s>", "▁"):
+            at = text[offset:]
+            assert at.startswith(token) or (offset == 0 and at.startswith(token.lstrip(" "))), (token, offset)

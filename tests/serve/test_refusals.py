@@ -26,7 +26,7 @@ BAD_SAMPLING = [
     ("max_tokens", {"max_tokens": -1}),
     ("max_tokens", {"max_tokens": 1.0}),
     ("stop", {"stop": ""}),
-    ("stop", {"stop": ["a"] * 17}),
+    ("stop", {"stop": ["a"] * 65}),
     ("stop[1]", {"stop": ["a", 3]}),
     ("stop_token_ids", {"stop_token_ids": [1024]}),
     ("stop_token_ids[0]", {"stop_token_ids": [-1]}),
@@ -108,6 +108,15 @@ BAD_CHAT = [
     ("prompt", {"prompt": "x"}),
     ("echo", {"echo": True}),
 ]
+
+
+def test_the_limit_of_stop_strings_is_named(live):
+    """17 are no error, and 65 one that says how many there may be; so is a text where a list of messages may stand."""
+    assert live.post("completions", {**TEXT, "stop": [f"#{i}" for i in range(64)]}).status_code == 200
+    message = live.post("completions", {**TEXT, "stop": ["a"] * 65}).json()["error"]["message"]
+    assert "at most 64" in message and "65" in message
+    assert "at least 1 character" in live.post("completions", {**TEXT, "stop": ""}).json()["error"]["message"]
+    assert "string" in live.post("completions", {**TEXT, "stop": 5}).json()["error"]["message"]
 
 
 def check(answer: httpx.Response, param: str | None, status: int = 400) -> None:

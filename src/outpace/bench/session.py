@@ -11,8 +11,8 @@ from ..core.errors import ContextError, PeerError
 from ..engine.build import load
 from ..engine.costs import measure_passes
 from ..engine.engine import Engine, Prompt
+from ..models.detokenizer import StreamDecoder
 from ..models.loading import LoadedModel
-from ..models.tokenizer import StreamDecoder
 from . import workload
 from .contenders import Contender, Mode, Other, Ours, modes
 from .measure import PLAIN, Measurement, measure, tasks

@@ -32,6 +32,8 @@ def add_model_arguments(
         "--draft-head", type=int, metavar="N", help="keep N token ids of the draft's output head; 0: all"
     )
     group.add_argument("--context", type=int, metavar="N", help="use at most N tokens of the model's context")
+    group.add_argument("--special-tokens-in-messages", action="store_true", help="let chat messages write the model's "
+                       "special tokens, such as <|im_end|>; otherwise these are text")  # fmt: skip
     for name, field in _drafter_options():
         flag = f"--{name}-{field.name}".replace("_", "-")
         kind = str if field.default is None else type(field.default)
@@ -111,7 +113,8 @@ def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more
     return load(target, draft, drafter=names or None, gamma=args.gamma, controller=controller,
                 believed=believed, accept=args.accept, weights=args.weights,
                 draft_weights=args.draft_weights, draft_head=args.draft_head, backend=args.backend,
-                threads=args.threads, context=args.context, options=options, **more)  # type: ignore[arg-type]  # fmt: skip
+                threads=args.threads, context=args.context,
+                special_tokens_in_messages=args.special_tokens_in_messages, options=options, **more)  # type: ignore[arg-type]  # fmt: skip
 
 
 def follow_plan(args: argparse.Namespace) -> dict[str, float]:

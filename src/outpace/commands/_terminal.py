@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from ..core.errors import ParameterError
 
@@ -87,7 +89,7 @@ def coloured(text: str, origin: str) -> str:
     return "\n".join(f"\x1b[{colour}m{line}\x1b[0m" if line else "" for line in lines)
 
 
-def painted(tokenizer: Tokenizer, event: Event, safe: Callable[[str], str] = str) -> str:
+def painted(tokenizer: Tokenizer, event: Event, safe: Callable[[str], str]) -> str:
     """The event's text, each token in the colour of its origin. ``safe`` is applied to the model's words alone."""
     spellings = [tokenizer.token_bytes(token).decode("utf-8", "replace") for token in event.token_ids]
     origins = [*event.origins, "plain"]
@@ -104,6 +106,23 @@ def legend() -> str:
 def harmless(text: str) -> str:
     """The text without what a terminal would obey."""
     return text.translate(_CONTROLS)
+
+
+def safe_for(stream: TextIO) -> Callable[[str], str]:
+    """What the words of a model, and of its files, go through before they are printed to the stream: a terminal gets
+    none that it would obey, a pipe or a file all of them."""
+    return harmless if stream.isatty() else str
+
+
+def accept_any_text() -> None:
+    """Let standard output and standard error show characters that their encoding lacks, as \\u65e5, instead of failing.
+    Where one of them, or standard input, is closed, nothing takes its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, mode), encoding="utf-8"))
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def read_message(read: Callable[[str], str]) -> str:

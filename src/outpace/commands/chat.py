@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ._models import add_model_arguments, load_from
 from ._sampling import add_sampling_arguments, sampling_params
-from ._terminal import events, harmless, interrupts, legend, line_reader, painted, read_message
+from ._terminal import events, interrupts, legend, line_reader, painted, read_message, safe_for
 from .generate import summary
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Chat:
         return self.ask(text)
 
     def _print(self, event: Event) -> None:
-        safe = harmless if sys.stdout.isatty() else str
+        safe = safe_for(sys.stdout)
         if not self.show:
             print(safe(event.text), end="", flush=True)
             return
@@ -139,7 +139,11 @@ def run(args: argparse.Namespace) -> int:
                 return 130
             leaving = True
             _note("\nCtrl-C once more leaves.")
-        except (OutpaceError, OSError) as error:
+        except (
+            OutpaceError,
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: a name that no file can have, a text that none can hold
             _note(f"outpace: error: {error}")
             status = status if typed else 1
             leaving = False
@@ -159,7 +163,7 @@ def _command(chat: Chat, line: str) -> bool | None:
         _note(_stats(chat))
     elif name == "/show":
         chat.show = not chat.show
-        _note(legend() if chat.show else "Colours are off.")
+        print(legend() if chat.show else "Colours are off.", file=sys.stderr, flush=True)
     elif name == "/retry":
         return chat.retry()
     elif name == "/reset":
@@ -214,4 +218,4 @@ def _load(chat: Chat, file: str) -> None:
 
 def _note(text: str) -> None:
     """Tell the user; standard output has the answers only."""
-    print(text, file=sys.stderr, flush=True)
+    print(safe_for(sys.stderr)(text), file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ._models import add_model_arguments, load_from
 from ._sampling import add_sampling_arguments, sampling_params
-from ._terminal import events, interrupts, legend, painted
+from ._terminal import events, interrupts, legend, painted, safe_for
 
 if TYPE_CHECKING:
     from ..core.types import SamplingParams
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt; - reads it from standard input")
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt, behind -- if it begins with -; "
+                        "- alone reads it from standard input")  # fmt: skip
     parser.add_argument("--system", metavar="TEXT", help="a system message before the prompt")
     parser.add_argument("--raw", action="store_true", help="continue the prompt's text, without the chat template")
     add_model_arguments(parser)
@@ -76,10 +77,12 @@ def _generate(engine: Engine, prompt: Prompt, params: SamplingParams, args: argp
     colours = args.show and (args.color == "always" or (args.color == "auto" and sys.stdout.isatty()))
     if colours and not args.json:
         print(legend(), file=sys.stderr)
+    safe = safe_for(sys.stdout)
     with interrupts() as asked, engine.stream(prompt, params) as stream:
         for event in events(engine, stream, asked):
             if not args.json:
-                print(painted(engine.target.tokenizer, event) if colours else event.text, end="", flush=True)
+                text = painted(engine.target.tokenizer, event, safe) if colours else safe(event.text)
+                print(text, end="", flush=True)
     result = stream.result
     assert result is not None
     if args.json:
@@ -88,14 +91,14 @@ def _generate(engine: Engine, prompt: Prompt, params: SamplingParams, args: argp
     else:
         print()
         if not args.quiet:
-            print(summary(result, params.temperature > 0), file=sys.stderr)
+            _tell(summary(result, params.temperature > 0))
         if args.explain:
             from ..core.threads import ThreadChoice, default_threads
             from ..engine.explain import explain
 
             threads = ThreadChoice(args.threads, "--threads") if args.threads else default_threads()
             lines = [*explain(result.report, result.origins), f"Computed with {threads}."]
-            print("\n".join(lines), file=sys.stderr)
+            _tell("\n".join(lines))
     return 130 if result.finish_reason == "cancelled" else 0
 
 
@@ -107,13 +110,17 @@ def _compare(engine: Engine, prompt: Prompt, params: SamplingParams, args: argpa
     if args.json:
         print(json.dumps(found.as_dict()))
         return 0
-    print(found.speculative.text)
-    print(comparison_table(found), file=sys.stderr)
+    print(safe_for(sys.stdout)(found.speculative.text))
+    _tell(comparison_table(found))
     return 0
 
 
 def _show_run(mode: str, result: Result) -> None:
-    print(f"{mode:>12}: {summary(result)}", file=sys.stderr, flush=True)
+    _tell(f"{mode:>12}: {summary(result)}")
+
+
+def _tell(text: str) -> None:
+    print(safe_for(sys.stderr)(text), file=sys.stderr, flush=True)
 
 
 def summary(result: Result, sampled: bool = False) -> str:

@@ -41,6 +41,7 @@ def load(
     max_batch: int = 8,
     prefix_bytes: int = 0,
     kv_bytes: int | None = None,
+    special_tokens_in_messages: bool = False,
     options: Mapping[str, object] | None = None,
 ) -> Engine:
     """Load a target, and what drafts for it, into an engine.
@@ -61,7 +62,8 @@ def load(
     outgrow it, the one that came last waits again, and goes on later with the same tokens (where the runtime's rows
     depend on those beside them, each gets room for its whole length instead). One that could never fit is refused with
     ContextError. ``prefix_bytes``: of that, for keys and values of ended requests, which those that begin alike reuse.
-    ``options``: fields of drafters' Configs.
+    ``special_tokens_in_messages``: a special token that a chat message spells becomes that token; by default it stays
+    text. ``options``: fields of drafters' Configs.
     Raises ModelError, VocabularyError, CatalogueError, ParameterError.
     """
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
@@ -110,6 +112,7 @@ def load(
         controller=_controller(modules, model, drafting, believed) if adaptive and names != ["none"] else None,
         prefix_bytes=prefix_bytes,
         kv_bytes=kv_bytes,
+        special_tokens_in_messages=special_tokens_in_messages,
     )
 
 

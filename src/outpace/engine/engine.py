@@ -18,8 +18,8 @@ from ..core.protocols import Controller, Drafter, Rule, Session
 from ..core.types import SamplingParams
 from ..kernels.sampling import Sampler
 from ..models.chat import encode_chat, encode_prompt
+from ..models.detokenizer import StreamDecoder
 from ..models.loading import LoadedModel
-from ..models.tokenizer import StreamDecoder
 from ..sampling.coins import KeyedCoins
 from ..sampling.grammar import Compiled, Grammars
 from ..sampling.logprobs import TokenLogprobs, token_logprobs
@@ -45,9 +45,6 @@ class Prepared:
     compiled: Compiled | None = None  # the constraint of ``params``
 
 
-_CONTEXT_TAIL = 8  # prompt tokens shown to the detokenizer, so that a first piece keeps its leading space
-
-
 class Engine:
     """A target model with its drafters and acceptance rules. Made by :func:`outpace.load`.
 
@@ -55,6 +52,7 @@ class Engine:
     ``match`` rule every one gets what it would get alone. ``drafters`` and ``rules``: what a request may name;
     the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values in all (admission.py).
     With a ``controller``, requests that name no gamma draft as it decides, at most ``adaptive_gamma`` tokens a round.
+    ``special_tokens_in_messages``: see :func:`outpace.models.chat.encode_chat`.
     """
 
     def __init__(
@@ -71,8 +69,10 @@ class Engine:
         adaptive_gamma: int = 16,
         prefix_bytes: int = 0,
         kv_bytes: int | None = None,
+        special_tokens_in_messages: bool = False,
     ) -> None:
         self.target = target
+        self._special_tokens_in_messages = special_tokens_in_messages
         self._grammars = Grammars(target.tokenizer, target.end_tokens)
         self.drafter_name, self.rule_name = next(iter(drafters)), rule
         self.gamma = gammas[self.drafter_name]
@@ -232,17 +232,17 @@ class Engine:
         would be more than ``most``, which of a long prompt is found early."""
         tokenizer = self.target.tokenizer
         _check_kind(prompt)
-        try:
-            if isinstance(prompt, str):
-                ids = encode_prompt(tokenizer, prompt, most)
-            elif prompt and isinstance(prompt[0], Mapping):
-                messages: list[Message] = list(prompt)  # type: ignore[arg-type]
-                ids = encode_chat(tokenizer, self.target.chat_template, messages, tools=tools, most=most)
-            else:
-                _fits(len(prompt), most)
-                ids = _tokens(prompt, tokenizer.size, "prompt")  # type: ignore[arg-type]
-        except TypeError as error:  # the tokenizer's word for a lone surrogate, half of a UTF-16 character
-            raise ParameterError("the prompt's text is not valid Unicode: it cannot be written as UTF-8") from error
+        if isinstance(prompt, str):
+            ids = encode_prompt(tokenizer, prompt, most)
+        elif prompt and isinstance(prompt[0], Mapping):
+            messages: list[Message] = list(prompt)  # type: ignore[arg-type]
+            ids = encode_chat(
+                tokenizer, self.target.chat_template, messages, tools=tools, most=most,
+                special_tokens_in_messages=self._special_tokens_in_messages,
+            )  # fmt: skip
+        else:
+            _fits(len(prompt), most)
+            ids = _tokens(prompt, tokenizer.size, "prompt")  # type: ignore[arg-type]
         if not ids:
             without = ", and this model's tokenizer has no token to begin with" if isinstance(prompt, str) else ""
             raise ParameterError(f"the prompt is empty{without}")
@@ -312,7 +312,7 @@ class Engine:
             report.warnings.append(f"acceptance by {rule!r} is lossy: the answer need not follow the target's law")
         if len(ids) >= limit:
             session.finish = "length"
-        text = TextState(StreamDecoder(tokenizer, ids[-_CONTEXT_TAIL:]), params.stop)
+        text = TextState(StreamDecoder(tokenizer, ids), params.stop, tokenizer.specials if params.stop else None)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
         logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         drafting = session.drafters if session.gamma else ()

@@ -1,16 +1,16 @@
-"""Text to token ids and back, whole or as a stream."""
+"""Text to token ids and back; detokenizer.py has the way back token by token."""
 
 from __future__ import annotations
 
-import codecs
 import functools
-import json
+import re
 from collections.abc import Sequence
-from typing import Any
 
 import tokenizers
+from tokenizers import AddedToken, normalizers
 
-from ..core.errors import ModelError
+from ..core.errors import ModelError, ParameterError
+from .detokenizer import Pieces, TextOffsets, pieces_of
 
 
 class Tokenizer:
@@ -50,9 +50,15 @@ class Tokenizer:
         """Whether ``encode(..., add_special=True)`` begins with BOS."""
         return self.bos is not None and self.bos in self.prefix
 
-    def encode(self, text: str, add_special: bool) -> list[int]:
-        """Token ids of ``text``. Special tokens written out in ``text`` become their ids, as everywhere."""
-        ids = self.backend.encode(text, add_special_tokens=False).ids
+    def encode(self, text: str, add_special: bool, *, mark: str | None = None) -> list[int]:
+        """Token ids of ``text``. Special tokens written out in ``text`` become their ids, as everywhere, but for those
+        with a ``mark`` within; each mark is taken out of the text then. Raises ParameterError for text that UTF-8
+        cannot write."""
+        backend = self.backend if mark is None else self._without_marks(mark)
+        try:
+            ids = backend.encode(text, add_special_tokens=False).ids
+        except TypeError as error:  # the library's word for a lone surrogate, half of a UTF-16 character
+            raise ParameterError("the text is not valid Unicode: it cannot be written as UTF-8") from error
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
     def exceeds(self, text: str, most: int) -> bool:
@@ -61,7 +67,7 @@ class Tokenizer:
         from the whole text's."""
         size = 8 * most  # characters; most texts have three or four a token
         while size < len(text):
-            if len(self.backend.encode(text[:size], add_special_tokens=False)) > 2 * most:
+            if len(self.encode(text[:size], add_special=False)) > 2 * most:
                 return True
             size *= 2
         return False
@@ -89,8 +95,41 @@ class Tokenizer:
         return self._spelling.spell(self.token(token_id))
 
     @functools.cached_property
-    def _spelling(self) -> _ByteLevelPieces | _MetaspacePieces:
-        return _pieces(self.backend)
+    def _spelling(self) -> Pieces:
+        return pieces_of(self.backend)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019  (a tokenizer lives as long as its model)
+    def _without_marks(self, mark: str) -> tokenizers.Tokenizer:
+        """The backend, taking marks out of a text once the special tokens have been found in it. Shares the model."""
+        backend = tokenizers.Tokenizer(self.backend.model)
+        own = self.backend.normalizer
+        backend.normalizer = normalizers.Sequence([normalizers.Replace(mark, ""), *([] if own is None else [own])])
+        if self.backend.pre_tokenizer is not None:
+            backend.pre_tokenizer = self.backend.pre_tokenizer
+        for _, token in sorted(self.backend.get_added_tokens_decoder().items()):
+            if token.special:  # found before the text is normalized: behind that the marks are gone
+                kept = {"single_word": token.single_word, "lstrip": token.lstrip, "rstrip": token.rstrip}
+                backend.add_special_tokens([AddedToken(token.content, **kept, normalized=False)])
+            else:
+                backend.add_tokens([token])
+        if any(backend.token_to_id(name) != index for index, name in self.specials.items()):
+            raise ModelError("the tokenizer's added tokens have gaps between their ids: messages cannot spell them")
+        return backend
+
+    @functools.cached_property
+    def special_pattern(self) -> re.Pattern[str] | None:
+        """Finds special tokens that are written out, of several the longest; None where there are none."""
+        names = sorted((name for name in self.specials.values() if len(name) > 1), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names))) if names else None
+
+    @functools.cached_property
+    def specials(self) -> dict[int, str]:
+        """Names of the special tokens by id."""
+        return {i: self.token(i) for i in sorted(self.special_ids)}
+
+    def offsets(self, context_ids: Sequence[int] = (), length: int = 0) -> TextOffsets:
+        """Where tokens begin in the text that follows ``context_ids``, counted on from ``length``."""
+        return TextOffsets(self, context_ids, length)
 
     def tokens(self) -> list[str | None]:
         """Every token's string by id; None for ids without one."""
@@ -108,140 +147,3 @@ def _surroundings(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
         if full[start : start + len(plain)] == plain:
             return full[:start], full[start + len(plain) :]
     raise ModelError("the tokenizer's post-processor changes the text's own tokens, which is not supported")
-
-
-class StreamDecoder:
-    """Decodes token by token: the pieces of ``push`` and ``flush`` joined are exactly the whole decode.
-
-    With ``context_ids`` (the last few prompt tokens) the joined pieces are what decoding context and output
-    together adds to decoding the context, so the leading space of a metaspace token survives, and a character
-    whose first bytes are in the context is completed. ``push`` holds back what later tokens could still change:
-    the bytes of an unfinished character, and in byte-fallback tokenizers a run of byte tokens up to its end,
-    because one broken byte turns the whole run into U+FFFD. Each token costs O(1), whatever came before.
-
-    Raises ModelError if the tokenizer's decoder is of an unknown kind.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, context_ids: Sequence[int] = (), skip_special: bool = True) -> None:
-        self._backend = tokenizer.backend
-        self._skipped = tokenizer.special_ids if skip_special else frozenset()
-        self._pieces = _pieces(tokenizer.backend)
-        for token_id in context_ids:
-            self.push(token_id)
-
-    def push(self, token_id: int) -> str:
-        """The text that has become certain with this token; may be empty."""
-        if token_id in self._skipped or token_id < 0:
-            return ""
-        token = self._backend.id_to_token(token_id)
-        return "" if token is None else self._pieces.push(token)
-
-    def flush(self) -> str:
-        """What was held back, as the whole decode shows it at the end."""
-        return self._pieces.flush()
-
-
-class _ByteLevelPieces:
-    """Tokens spell bytes in the GPT-2 alphabet. One with a letter outside of it stands for itself (added tokens)."""
-
-    def __init__(self) -> None:
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def spell(self, token: str) -> bytes:
-        try:
-            return bytes([_BYTE_OF[letter] for letter in token])
-        except KeyError:
-            return token.encode("utf-8", "replace")
-
-    def push(self, token: str) -> str:
-        return self._utf8.decode(self.spell(token))
-
-    def flush(self) -> str:
-        text = self._utf8.decode(b"", final=True)
-        self._utf8.reset()
-        return text
-
-
-class _MetaspacePieces:
-    """Tokens spell text with U+2581 for a space, and single bytes as <0x0A>; ``strip`` leading spaces go."""
-
-    def __init__(self, marker: str, bytes_too: bool, strip: int) -> None:
-        self._marker, self._bytes_too, self._strip = marker, bytes_too, strip
-        self._run = 0  # byte tokens in the current run
-        self._broken = False  # the run is not UTF-8, so each of its bytes is a U+FFFD
-        self._run_text = ""
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("strict")
-
-    def spell(self, token: str) -> bytes:
-        byte = _fallback_byte(token) if self._bytes_too else None
-        return token.replace(self._marker, " ").encode("utf-8", "replace") if byte is None else bytes([byte])
-
-    def push(self, token: str) -> str:
-        byte = _fallback_byte(token) if self._bytes_too else None
-        if byte is None:
-            return self._end_run() + self._stripped(token.replace(self._marker, " "))
-        self._run += 1
-        if self._broken:
-            return self._stripped("\ufffd")
-        try:
-            self._run_text += self._utf8.decode(bytes([byte]))
-        except UnicodeDecodeError:
-            self._broken = True
-            return self._stripped("\ufffd" * self._run)
-        return ""
-
-    def flush(self) -> str:
-        return self._end_run()
-
-    def _end_run(self) -> str:
-        unfinished = bool(self._utf8.getstate()[0])
-        text = "" if self._broken else "\ufffd" * self._run if unfinished else self._run_text
-        self._run, self._broken, self._run_text = 0, False, ""
-        self._utf8.reset()
-        return self._stripped(text)
-
-    def _stripped(self, text: str) -> str:
-        while self._strip and text:
-            if text[0] != " ":
-                self._strip = 0
-                break
-            text, self._strip = text[1:], self._strip - 1
-        return text
-
-
-def _pieces(backend: tokenizers.Tokenizer) -> _ByteLevelPieces | _MetaspacePieces:
-    """The streaming twin of the tokenizer's decoder, chosen by the decoder's own description."""
-    description: dict[str, Any] = json.loads(backend.decoder.__getstate__()) if backend.decoder else {"type": None}
-    steps = description["decoders"] if description["type"] == "Sequence" else [description]
-    kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
-        return _ByteLevelPieces()
-    plain = [step for step in steps if step["type"] not in ("ByteFallback", "Fuse")]
-    if plain and plain[0]["type"] == "Replace" and plain[0]["content"] == " " and "Fuse" in kinds:
-        marker = plain[0]["pattern"].get("String")
-        strips = plain[1:]
-        leading_only = all(s["type"] == "Strip" and s["content"] == " " and s["stop"] == 0 for s in strips)
-        if marker and leading_only and len(strips) < 2:
-            return _MetaspacePieces(marker, "ByteFallback" in kinds, strips[0]["start"] if strips else 0)
-    raise ModelError(f"streaming is not supported for a tokenizer decoder of kind {' + '.join(map(str, kinds))}")
-
-
-def _fallback_byte(token: str) -> int | None:
-    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-        try:
-            return int(token[3:5], 16)
-        except ValueError:
-            return None
-    return None
-
-
-def _byte_letters() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the others follow from U+0100 upward."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): byte for byte in printable}
-    letters.update({chr(0x100 + place): byte for place, byte in enumerate(others)})
-    return letters
-
-
-_BYTE_OF = _byte_letters()

@@ -26,6 +26,8 @@ from ..core.types import Constraint
 _MASKS = 24  # masks remembered behind the newest: a draft's round is checked with the masks that it drew with
 _SETS = 16  # different masks kept as ids: most places within a string share one
 _COMPILED = 16  # constraints kept compiled
+# Blanks of a JSON answer, wherever JSON allows some. Without a bound a model may write them up to the limit of tokens.
+_JSON_BLANKS: Any = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t]{0,2}(\r?\n){0,2}[ \t]{0,64}"}
 
 
 class HasBackend(Protocol):
@@ -109,8 +111,11 @@ class Grammars:
                 self._vocabulary = self._read_vocabulary()
         kind: Any = constraint.kind
         try:
-            if kind == "json_object":
-                text = llguidance.grammar_from("json_schema", '{"type": "object"}')
+            if kind in ("json_object", "json_schema"):
+                schema = constraint.text or '{"type": "object"}'
+                if schema.strip() == "true":  # any JSON; options can only be given with an object
+                    schema = "{}"
+                text = llguidance.LLMatcher.grammar_from_json_schema(schema, defaults=_JSON_BLANKS)
             else:
                 text = llguidance.grammar_from(kind, constraint.text)
         except ValueError as error:

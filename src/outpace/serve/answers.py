@@ -32,12 +32,20 @@ Scored = tuple[int, float | None, Sequence[tuple[int, float]]]
 LEAST = -9999.0  # what JSON, which has no infinity, says of an impossible token
 
 
+class Offsets(Protocol):
+    """See :class:`outpace.models.detokenizer.TextOffsets`."""
+
+    def add(self, ids: Sequence[int], final: bool) -> list[int]: ...
+
+
 class Speller(Protocol):
     """What answers need of a tokenizer."""
 
     def token(self, token_id: int) -> str: ...
 
     def token_bytes(self, token_id: int) -> bytes: ...
+
+    def offsets(self, context_ids: Sequence[int] = (), length: int = 0) -> Offsets: ...
 
 
 def chat_logprobs(scored: Sequence[Scored], speller: Speller) -> ChatLogprobs:
@@ -59,39 +67,29 @@ def chat_logprobs(scored: Sequence[Scored], speller: Speller) -> ChatLogprobs:
     return {"content": content, "refusal": None}  # type: ignore[typeddict-item]
 
 
-class TextScores:
-    """The older shape of log-probabilities, piece by piece: ``text_offset`` counts characters of the choice's text."""
+def text_logprobs(scored: Sequence[Scored], offsets: list[int], with_top: bool, speller: Speller) -> TextLogprobs:
+    """The older shape of log-probabilities. ``offsets``: where the tokens begin in the choice's text."""
 
-    def __init__(self, speller: Speller, with_top: bool) -> None:
-        self._speller, self._with_top, self._characters = speller, with_top, 0
-
-    def add(self, scored: Sequence[Scored]) -> TextLogprobs:
-        tops: list[dict[str, float] | None] = []
-        offsets = []
-        for token, logprob, top in scored:
-            spelt = self._speller.token_bytes(token)
-            begun = sum(byte & 0xC0 != 0x80 for byte in spelt)  # characters that begin in this token
-            inside = bool(spelt) and spelt[0] & 0xC0 == 0x80 and self._characters > 0
-            offsets.append(self._characters - inside)
-            self._characters += begun
-            if logprob is None:
-                tops.append(None)
-            else:  # the token itself is always among them
-                tops.append({self._name(other): max(value, LEAST) for other, value in [*top, (token, logprob)]})
-        return {
-            "tokens": [self._name(token) for token, _, _ in scored],
-            "token_logprobs": [None if logprob is None else max(logprob, LEAST) for _, logprob, _ in scored],
-            "top_logprobs": tops if self._with_top else None,
-            "text_offset": offsets,
-        }
-
-    def _name(self, token: int) -> str:
+    def name(token: int) -> str:
         """The token's text; for a part of a character its bytes, as OpenAI writes them."""
-        spelt = self._speller.token_bytes(token)
+        spelt = speller.token_bytes(token)
         try:
-            return spelt.decode("utf-8") or self._speller.token(token)
+            return spelt.decode("utf-8") or speller.token(token)
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelt)
+
+    tops = [
+        None  # the token itself is always among them
+        if logprob is None
+        else {name(other): max(value, LEAST) for other, value in [*top, (token, logprob)]}
+        for token, logprob, top in scored
+    ]
+    return {
+        "tokens": [name(token) for token, _, _ in scored],
+        "token_logprobs": [None if logprob is None else max(logprob, LEAST) for _, logprob, _ in scored],
+        "top_logprobs": tops if with_top else None,
+        "text_offset": offsets,
+    }
 
 
 @dataclass
@@ -228,32 +226,45 @@ class ChatFormat:
 
 
 class TextFormat:
-    """Choices of a text completion. One instance a request. ``echoes``: by choice, the prompt's text and, with
-    log-probabilities, its scores."""
+    """Choices of a text completion. One instance a request. ``prompts``: by choice. ``echoes``: by choice, the prompt's
+    text and, with log-probabilities, its scores."""
 
     name = chunk_name = "text_completion"
     prefix = "cmpl-"
 
     def __init__(
-        self, speller: Speller, count: int, top: int | None, echoes: Sequence[tuple[str, list[Scored]]]
+        self,
+        speller: Speller,
+        prompts: Sequence[Sequence[int]],
+        top: int | None,
+        echoes: Sequence[tuple[str, list[Scored]]],
     ) -> None:
-        self._speller, self._echoes = speller, echoes
-        self._scores = [TextScores(speller, bool(top)) for _ in range(count)]
+        self._speller, self._echoes, self._top = speller, echoes, bool(top)
+        lengths = [len(text) for text, _ in echoes] or [0] * len(prompts)
+        self._offsets = [speller.offsets(*pair) for pair in zip(prompts, lengths, strict=True)]
 
     def opening(self) -> list[TextChoice]:
         """The prompts' own chunks, where they are echoed."""
-        scores = [self._scores[i].add(scored) if scored else None for i, (_, scored) in enumerate(self._echoes)]
         return [
-            {"index": i, "text": text, "logprobs": score, "finish_reason": None}
-            for i, ((text, _), score) in enumerate(zip(self._echoes, scores, strict=True))
-        ]
+            {"index": i, "text": text, "logprobs": self._scores(i, scored, [], False) if scored else None,
+             "finish_reason": None}
+            for i, (text, scored) in enumerate(self._echoes)
+        ]  # fmt: skip
+
+    def _scores(self, index: int, echoed: Sequence[Scored], answered: Sequence[Scored], final: bool) -> TextLogprobs:
+        """Of tokens of the prompt, and of those of the answer that come next."""
+        offsets = self._speller.offsets().add([token for token, _, _ in echoed], True)
+        offsets += self._offsets[index].add([token for token, _, _ in answered], final)
+        return text_logprobs([*echoed, *answered], offsets, self._top, self._speller)
 
     def piece(self, update: Update) -> TextChoice:
         event = update.event
         choice: TextChoice = {
             "index": update.index,
             "text": event.text,
-            "logprobs": None if event.logprobs is None else self._scores[update.index].add(event.logprobs),
+            "logprobs": None
+            if event.logprobs is None
+            else self._scores(update.index, [], event.logprobs, event.finish_reason is not None),
             "finish_reason": _finish(event.finish_reason, None),
         }
         how = shown(update, self._speller)
@@ -266,7 +277,7 @@ class TextFormat:
         return {
             "index": index,
             "text": text + result.text,
-            "logprobs": None if result.logprobs is None else self._scores[index].add([*scored, *result.logprobs]),
+            "logprobs": None if result.logprobs is None else self._scores(index, scored, result.logprobs, True),
             "finish_reason": _finish(result.finish_reason, None),
         }
 

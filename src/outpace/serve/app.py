@@ -87,7 +87,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
                     if wanted.first_of_prompt:
                         echo = tokenizer.decode(wanted.prompt), await scores(wanted.prompt, body.top, job)
                     echoes.append(echo)
-            return TextFormat(tokenizer, len(plan.answers), body.top, echoes)
+            return TextFormat(tokenizer, [wanted.prompt for wanted in plan.answers], body.top, echoes)
 
         return await respond(request, body, plan, shape, worker=worker, metrics=metrics, model=name)
 

@@ -89,13 +89,14 @@ def install(app: FastAPI) -> None:
 
 
 def _from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """The first field at fault. Of a union's complaints the one that got furthest says most."""
+    """The first field at fault. Of a union's complaints the one that got furthest says most, and of those at one place
+    the one that did not stop at the value's type: it is of the branch that was meant."""
     if any(error["type"] == "json_invalid" for error in errors):
         reason = errors[0].get("ctx", {}).get("error", "malformed")
         return ApiError(400, f"the body is not valid JSON: {reason}", code="invalid_json")
     places = [[part for part in error["loc"] if part != "body"] for error in errors]
     same = [i for i, place in enumerate(places) if place[:1] == places[0][:1]]
-    chosen = max(same, key=lambda i: len(_path(places[i])))  # the first of the longest
+    chosen = max(same, key=lambda i: (len(_path(places[i])), not errors[i]["type"].endswith("_type")))  # the first
     error, path = errors[chosen], _path(places[chosen])
     text = re.sub("^Value error, ", "", str(error["msg"]))
     if not path:  # found by comparing fields: the message begins with the one at fault

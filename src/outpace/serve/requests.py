@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-MOST_N, MOST_PROMPTS, MOST_STOPS, MOST_BIASES, MOST_TOP, MOST_GRAMMAR = 16, 32, 16, 1024, 20, 1 << 16
+MOST_N, MOST_PROMPTS, MOST_BIASES, MOST_TOP, MOST_GRAMMAR = 16, 32, 1024, 20, 1 << 16
+MOST_STOPS, MOST_STOP_IDS = 64, 16
 MOST_ID = 2**31 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=MOST_ID)]
@@ -109,7 +110,7 @@ class Sampled(Body):
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(default=None, description="drawn when left out")
     n: Annotated[int, Field(ge=1, le=MOST_N)] | None = Field(default=None, description="samples to draw")
     stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_IDS)] | None = None
     ignore_eos: bool | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
