@@ -1,4 +1,4 @@
-"""Every C compiler that is here builds every variant, with the same bits; a library that cannot be used is said to be."""
+"""Every C compiler that is here builds every variant, with the same bits; an unusable library is said to be."""
 
 from __future__ import annotations
 
