@@ -51,9 +51,7 @@ def choose_threads(root: Path, allowed: Collection[int], omp_num_threads: str | 
     fast = _fast_cores(root, usable)
     siblings = {frozenset(_siblings(cpus, cpu) & fast) or frozenset([cpu]) for cpu in fast}
     kind = "performance cores" if len(fast) < len(usable) else "cores"
-    what = (
-        f"{len(siblings)} {kind}" if len(siblings) == len(usable) else f"{len(siblings)} {kind} of {len(usable)} CPUs"
-    )
+    what = f"{len(siblings)} {kind}" + (f" of {len(usable)} CPUs" if len(siblings) < len(usable) else "")
     return _choice(len(siblings), what, _quota(root), omp_num_threads)
 
 
@@ -88,13 +86,12 @@ def _siblings(cpus: Path, cpu: int) -> set[int]:
 
 def _quota(root: Path) -> float | None:
     """CPUs that the cgroup, or one above it, lets this process use at once; the smallest counts."""
-    mounts = []  # root of the mount in its hierarchy, where it is mounted, whether it is version 2, controllers
+    # Root of the mount in its hierarchy, where it is mounted, whether it is version 2, controllers.
+    mounts: list[tuple[str, str, bool, list[str]]] = []
     for line in _text(root / "proc/self/mountinfo").splitlines():
-        fields, _, rest = line.partition(" - ")
-        kind, *more = rest.split()
-        if kind in ("cgroup", "cgroup2") and len(fields.split()) > 4:
-            options = more[-1].split(",") if more else []
-            mounts.append((*fields.split()[3:5], kind == "cgroup2", options))
+        fields, kind = line.partition(" - ")[0].split(), line.partition(" - ")[2].split()
+        if kind and kind[0] in ("cgroup", "cgroup2") and len(fields) > 4:
+            mounts.append((fields[3], fields[4], kind[0] == "cgroup2", kind[-1].split(",")))
     quotas = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, names, place = (*line.split(":", 2), "", "")[:3]

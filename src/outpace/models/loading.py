@@ -71,7 +71,8 @@ def load_model(
     load; "auto" is "file" for a GGUF file, and otherwise bf16 from 200 million parameters on, else f32.
     ``backend``: "native" (the C kernels), "torch" (bf16 and f32 only), or "auto": native where it is built.
     ``threads``: of the native kernels; None: as many as
-    :func:`outpace.core.threads.default_threads` says, and torch is kept from using more. ``context`` lowers the model's own context length.
+    :func:`outpace.core.threads.default_threads` says, and torch is kept from using more.
+    ``context`` lowers the model's own context length.
     ``head_rows``: token ids that a draft's output head keeps (native only; all others get no probability).
 
     Raises ModelError naming file and tensor, ParameterError for an impossible argument. Shows progress on
