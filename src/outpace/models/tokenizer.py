@@ -61,7 +61,7 @@ class Tokenizer:
         from the whole text's."""
         size = 8 * most  # characters; most texts have three or four a token
         while size < len(text):
-            if len(self.backend.encode(text[:size], add_special_tokens=False)) > 2 * most:
+            if len(self.encode(text[:size], add_special=False)) > 2 * most:
                 return True
             size *= 2
         return False
