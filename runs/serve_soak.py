@@ -19,6 +19,7 @@ import re
 import sys
 import time
 from collections import Counter
+from functools import partial
 
 import httpx
 import psutil
@@ -159,12 +160,12 @@ async def soak(url: str, process: psutil.Process, args: argparse.Namespace) -> l
         async def beside() -> None:
             draw = random.Random(0)
             while time.monotonic() < end:
-                try:
-                    await forks()
-                    await asyncio.to_thread(replaced, draw)
-                except Exception as error:
-                    faults.append(f"beside the server: {error}")
-                counts["beside"] += 1
+                for attempt in (forks, partial(asyncio.to_thread, replaced, draw)):
+                    try:
+                        await attempt()
+                    except Exception as error:
+                        faults.append(f"beside the server: {error}")
+                    counts["beside"] += 1
                 await asyncio.sleep(min(60, max(0, end - time.monotonic())))
 
         async def watch() -> None:

@@ -118,7 +118,17 @@ def test_key_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"most_open": 0}, {"timeout": 0}, {"most_body": 0}, {"keys": ("",)}, {"keys": ("é",)}]
+    "wrong",
+    [
+        {"most_open": 0},
+        {"timeout": 0},
+        {"most_body": 0},
+        {"keys": ("",)},
+        {"keys": ("é",)},
+        {"read_timeout": 0},
+        {"stall_timeout": float("nan")},
+        {"most_connections": 0},
+    ],
 )
 def test_impossible_settings(wrong):
     with pytest.raises(ParameterError):
