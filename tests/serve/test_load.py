@@ -145,7 +145,7 @@ def test_an_error_inside_ends_its_request_only(monkeypatch):
         def broken(prompt, params, *rest, **more):
             answer = whole(prompt, params, *rest, **more)
             if params.params.seed == 666:
-                monkeypatch.setattr(answer.session.pipeline, "law", _raise)
+                monkeypatch.setattr(answer.session.target_pipeline, "law", _raise)
             return answer
 
         monkeypatch.setattr(engine, "_session", broken)
