@@ -11,10 +11,11 @@ from torch import Tensor
 from outpace.core.errors import ModelError
 from outpace.core.types import Chunk
 from outpace.models.config import DecoderConfig
-from outpace.models.decoder import Decoder, expected_tensors
+from outpace.models.decoder import Decoder
 from outpace.models.families import decoder_config, families
 from outpace.models.linear import Linear, tiled_linear
 from outpace.models.runtime import TorchRuntime
+from outpace.models.table import expected_tensors
 
 SMALL = {
     "hidden_size": 32,
