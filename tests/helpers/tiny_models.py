@@ -196,11 +196,14 @@ def write_gguf(
     add_bos: bool | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
     metadata: Mapping[str, Any] | None = None,
+    pairs: bool | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the same model as GGUF, as llama.cpp's converter would: q and k of llama with rotary pairs side by side.
 
     ``kind`` encodes the matrices ("F32", "F16", "BF16", "Q8_0", "Q4_0", ...); vectors stay F32. ``extra`` adds
-    tensors under GGUF's own names, ``metadata`` keys behind the architecture's name.
+    tensors under GGUF's own names, ``metadata`` keys behind the architecture's name, ``names`` GGUF's names
+    of parts that other families have not. ``pairs``: whether rotary pairs stand side by side; by default llama's do.
     """
     family = config["model_type"]
     writer = gguf.GGUFWriter(path, family)
@@ -222,10 +225,12 @@ def write_gguf(
     _add_tokenizer(writer, tokenizer, config["vocab_size"], add_bos)
     for name, values in weights.items():
         stored = values
-        if family == "llama" and (".q_proj." in name or ".k_proj." in name):
-            heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
-            stored = _pairs_side_by_side(values, heads)
-        _add_tensor(writer, _gguf_name(name), stored, kind)
+        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+        heads |= {"q_norm": 1, "k_norm": 1}
+        part = name.split(".")[-2]
+        if part in heads and (family == "llama" if pairs is None else pairs):
+            stored = _pairs_side_by_side(values, heads[part])
+        _add_tensor(writer, _gguf_name(name, _GGUF_NAMES | dict(names or {})), stored, kind)
     for name, values in (extra or {}).items():
         _add_tensor(writer, name, values, "F32")
     writer.write_header_to_file()
@@ -235,12 +240,12 @@ def write_gguf(
     return path
 
 
-def _gguf_name(name: str) -> str:
+def _gguf_name(name: str, names: Mapping[str, str]) -> str:
     stem, _, ending = name.rpartition(".")
     if stem.startswith("model.layers."):
         _, _, layer, part = stem.split(".", 3)
-        return f"blk.{layer}.{_GGUF_NAMES.get(part, part)}.{ending}"
-    return f"{_GGUF_NAMES.get(stem, stem)}.{ending}"
+        return f"blk.{layer}.{names.get(part, part)}.{ending}"
+    return f"{names.get(stem, stem)}.{ending}"
 
 
 def _pairs_side_by_side(values: np.ndarray, heads: int) -> np.ndarray:
