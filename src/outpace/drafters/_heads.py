@@ -14,7 +14,7 @@ from ..core.errors import DrafterError, ModelError
 from ..models.checkpoint import open_checkpoint
 from ..models.loading import LoadedModel
 from ..models.safetensors_file import read_json
-from ..models.table import names
+from ..models.table import KNOWN, names
 
 BIG = 50_000_000  # values from which a matrix is kept in 16 bits
 SHIPPED = Path(__file__).parents[1] / "models" / "tiny"  # heads for the tiny target
@@ -99,7 +99,7 @@ def target_matrix(model: LoadedModel | None, role: Literal["embedding", "head"],
     Raises ModelError when there is no target to take it from.
     """
     if model is None:
-        raise ModelError(f"{what} takes the {role} matrix from the target, and there is none")
+        raise ModelError(f"{what} takes {KNOWN[role].hf} from the target, and there is none")
     stored, called = open_checkpoint(model.path).tensors, names(model.config)
     other = "head" if role == "embedding" else "embedding"
     found = stored.get(called[role]) or stored[called[other]]  # a tied model may store one
