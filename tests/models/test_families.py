@@ -220,6 +220,7 @@ def test_all_that_transformers_writes_is_understood(family: str) -> None:
         ({"attention.sliding_window": 128}, "sliding_window 128"),
         ({"attention.value_length": 8}, "attention.value_length"),
         ({"rope.dimension_count": 8}, "rope.dimension_count"),
+        ({"attention.key_length": 7}, "heads of 7"),
         ({"rope.scaling.attn_factor": 1.2}, "rope.scaling.attn_factor"),
         ({"rope.scaling.type": "yarn", "rope.scaling.factor": 2.0}, "original_max_position_embeddings"),
         ({"rope.scaling.type": "longrope", "rope.scaling.factor": 2.0}, "longrope"),

@@ -186,7 +186,7 @@ def _family(file: GgufFile) -> Family:
 def _rotary_order(path: Path, name: str, rows: int, head_dim: int) -> np.ndarray:
     """Stored place of each row. Hugging Face pairs row j of a head with row j + d/2; llama.cpp's converter
     stores the two side by side, at 2j and 2j + 1 (its ``permute``)."""
-    if rows % head_dim or head_dim % 2:
+    if head_dim < 2 or head_dim % 2 or rows % head_dim:
         raise ModelError(f"{path}: tensor {name!r} has {rows} rows, which heads of {head_dim} cannot share")
     stored = np.arange(rows).reshape(-1, head_dim // 2, 2)  # [heads, pair j, half]
     return stored.transpose(0, 2, 1).reshape(rows)
