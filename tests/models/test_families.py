@@ -151,6 +151,8 @@ SMALL = tiny_config("llama", TOKENIZER)
         ({"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ({"rotary_pct": 0.5}, "rotary_pct"),
         ({"use_qk_norm": True}, "use_qk_norm"),
+        ({"use_rope": False}, "use_rope"),
+        ({"use_dynamic_ntk": True}, "use_dynamic_ntk"),
         ({"hidden_activation": "gelu"}, "hidden_activation"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),

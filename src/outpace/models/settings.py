@@ -14,10 +14,10 @@ ACTIVATIONS = ("silu", "swish")  # config.json's two names of the activation tha
 # of its name is about arithmetic and no word is about something else. Biases and sizes are left out: the tensors there
 # are and their shapes show whether they were understood.
 _ARITHMETIC = """
-    act activation alibi attention attn bidirectional cap causal clamp clip expert experts factor gate gating lora logit
-    logits mamba moe mrope mup multiplier norm normalize parallel position qk quantization residual rope rotary routed
-    router scalar scale scales scaling sink sinks sliding softcap softcapping softmax sparse sparsity ssm swiglu types
-    window
+    act activation alibi attention attn bidirectional cap causal centered clamp clip expert experts factor gate gating
+    lora logit logits mamba moe mrope mup multiplier nope norm normalize ntk offset parallel position qk quantization
+    rescale residual rope rotary routed router scalar scale scales scaling sink sinks sliding softcap softcapping
+    softmax sparse sparsity ssm swiglu types window
 """
 _ELSEWHERE = """
     aux bias degree dropout dtype efficient flash fp fused grad gradient impl implementation loss pdrop pipeline sdpa
@@ -28,6 +28,7 @@ _WITH_WINDOW_ONLY = "max_window_layers"  # a sliding window is refused itself
 _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "causal": (None, True),
     "is_causal": (None, True),
+    "use_rope": (None, True),
     "attention.causal": (True,),
     "position_embedding_type": (None, "rope", "rotary"),
     "attention_factor": (None, 1.0),
