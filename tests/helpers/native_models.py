@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from outpace.models.config import DecoderConfig
-from outpace.models.decoder import expected_tensors
+from outpace.models.table import DECODER, expected_tensors, known
 from outpace.models.tensors import StoredTensor
 
 
-def small_config(**changes: object) -> DecoderConfig:
+def small_config(*optional: str, **changes: object) -> DecoderConfig:
+    """``optional``: roles of tensors that not every decoder has."""
     fields: dict[str, object] = {
         "family": "test",
         "hidden": 96,
@@ -28,6 +29,7 @@ def small_config(**changes: object) -> DecoderConfig:
         "context": 256,
         "norm_eps": 1e-5,
         "inv_freq": tuple(10000.0 ** (-i / 8) for i in range(8)),
+        "weights": (*DECODER, *known(*optional)),
     }
     return DecoderConfig(**(fields | changes))  # type: ignore[arg-type]
 

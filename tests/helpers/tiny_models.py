@@ -72,10 +72,10 @@ def _metaspace_normalizer() -> normalizers.Normalizer:
 
 
 def tiny_config(family: str, tokenizer: tokenizers.Tokenizer, *, tied: bool = False, **changes: Any) -> dict[str, Any]:
-    """A config.json of ``family`` ("llama" or "qwen2"): two layers, 4 heads on 2 key-value heads, head size 16."""
+    """A config.json of ``family``: two layers, 4 heads on 2 key-value heads, head size 16, of Qwen3 24."""
     config = {
         "model_type": family,
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[family]],
+        "architectures": [f"{family.capitalize()}ForCausalLM"],
         "hidden_size": 64,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
@@ -91,6 +91,8 @@ def tiny_config(family: str, tokenizer: tokenizers.Tokenizer, *, tied: bool = Fa
         "eos_token_id": tokenizer.token_to_id(EOS),
         "torch_dtype": "float32",
     }
+    if family == "qwen3":
+        config["head_dim"] = 24
     return {**config, **changes}
 
 
@@ -124,8 +126,10 @@ def tiny_weights(config: Mapping[str, Any], seed: int = 0) -> dict[str, np.ndarr
         biased = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
         if config["model_type"] == "qwen2" or config.get("attention_bias"):
             weights |= {f"{at}self_attn.{part}.bias": vector(size, 0.0) for part, size in biased.items()}
-        if config["model_type"] == "llama" and config.get("attention_bias"):
+        if config["model_type"] != "qwen2" and config.get("attention_bias"):
             weights[at + "self_attn.o_proj.bias"] = vector(hidden, 0.0)
+        if config["model_type"] == "qwen3":
+            weights |= {f"{at}self_attn.{part}_norm.weight": vector(head_dim, 1.0) for part in "qk"}
     weights["model.norm.weight"] = vector(hidden, 1.0)
     if not config["tie_word_embeddings"]:
         weights["lm_head.weight"] = matrix(config["vocab_size"], hidden)
@@ -173,6 +177,8 @@ _GGUF_NAMES = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -189,11 +195,15 @@ def write_gguf(
     alignment: int | None = None,
     add_bos: bool | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    pairs: bool | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Path:
     """Write the same model as GGUF, as llama.cpp's converter would: q and k of llama with rotary pairs side by side.
 
     ``kind`` encodes the matrices ("F32", "F16", "BF16", "Q8_0", "Q4_0", ...); vectors stay F32. ``extra`` adds
-    tensors under GGUF's own names.
+    tensors under GGUF's own names, ``metadata`` keys behind the architecture's name, ``names`` GGUF's names
+    of parts that other families have not. ``pairs``: whether rotary pairs stand side by side; by default llama's do.
     """
     family = config["model_type"]
     writer = gguf.GGUFWriter(path, family)
@@ -206,14 +216,21 @@ def write_gguf(
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "head_dim" in config:
+        writer.add_key_length(config["head_dim"])
+        writer.add_value_length(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
+    for key, value in (metadata or {}).items():
+        writer.add_key_value(f"{family}.{key}", value, gguf.GGUFValueType.get_type(value))
     _add_tokenizer(writer, tokenizer, config["vocab_size"], add_bos)
     for name, values in weights.items():
         stored = values
-        if family == "llama" and (".q_proj." in name or ".k_proj." in name):
-            heads = config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
-            stored = _pairs_side_by_side(values, heads)
-        _add_tensor(writer, _gguf_name(name), stored, kind)
+        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+        heads |= {"q_norm": 1, "k_norm": 1}
+        part = name.split(".")[-2]
+        if part in heads and (family == "llama" if pairs is None else pairs):
+            stored = _pairs_side_by_side(values, heads[part])
+        _add_tensor(writer, _gguf_name(name, _GGUF_NAMES | dict(names or {})), stored, kind)
     for name, values in (extra or {}).items():
         _add_tensor(writer, name, values, "F32")
     writer.write_header_to_file()
@@ -223,12 +240,12 @@ def write_gguf(
     return path
 
 
-def _gguf_name(name: str) -> str:
+def _gguf_name(name: str, names: Mapping[str, str]) -> str:
     stem, _, ending = name.rpartition(".")
     if stem.startswith("model.layers."):
         _, _, layer, part = stem.split(".", 3)
-        return f"blk.{layer}.{_GGUF_NAMES.get(part, part)}.{ending}"
-    return f"{_GGUF_NAMES.get(stem, stem)}.{ending}"
+        return f"blk.{layer}.{names.get(part, part)}.{ending}"
+    return f"{names.get(stem, stem)}.{ending}"
 
 
 def _pairs_side_by_side(values: np.ndarray, heads: int) -> np.ndarray:

@@ -10,14 +10,16 @@ from outpace.kernels import build, native
 
 HERE = Path(__file__).parent
 SOURCES = Path(build.__file__).parent / "csrc"
-LINEAR = ("linear*.c", "pack*.c", "quantize*.c")
+# A driver and the sources that it needs.
+DRIVERS = {"linear": ("linear*.c", "pack*.c", "quantize*.c"), "norm": ("norm.c",)}
 # Unrolled it takes minutes to compile, and no sanitizer looks into assembly.
 FLAGS = ("-std=gnu11", "-O1", "-g", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
          "-DUNROLL=", "-DOP_NO_ASM")  # fmt: skip
 VARIANT = next(iter(native.available()), "plain")  # the one that runs here
 
 
-def test_the_linears_are_clean(tmp_path):
+@pytest.mark.parametrize("name", DRIVERS)
+def test_the_kernels_are_clean(name, tmp_path):
     compiler = build.compiler()
     if compiler is None:
         pytest.skip("no C compiler")
@@ -28,8 +30,8 @@ def test_the_linears_are_clean(tmp_path):
         pytest.skip("the C compiler has no sanitizers")
     if subprocess.run([str(program)], capture_output=True, check=False).returncode:
         pytest.skip("programs built with sanitizers do not run here")
-    sources = sorted(str(path) for pattern in LINEAR for path in SOURCES.glob(pattern))
-    driver = str(HERE / "sanitize_linear.c")
+    sources = sorted(str(path) for pattern in DRIVERS[name] for path in SOURCES.glob(pattern))
+    driver = str(HERE / f"sanitize_{name}.c")
     made = subprocess.run(
         [*compiler, *FLAGS, *build.variants()[VARIANT], "-fopenmp", f"-I{SOURCES}", driver, *sources,
          "-o", str(program), "-lm"],

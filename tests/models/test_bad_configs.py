@@ -8,8 +8,8 @@ import pytest
 
 from outpace.core.errors import ModelError
 from outpace.models.catalogue import resolve
-from outpace.models.families import rotary_frequencies
 from outpace.models.loading import load_model
+from outpace.models.rope import rotary_frequencies
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0}
 
@@ -45,7 +45,7 @@ def test_impossible_values_name_the_file(tmp_path: Path, key: str, value: object
 
 
 def test_frequency_factors_of_a_gguf_file_divide_each_frequency() -> None:
-    plain = rotary_frequencies({"rope_theta": 10000.0}, 8)
+    plain, _ = rotary_frequencies({"rope_theta": 10000.0}, 8)
     scaling = {"rope_type": "factors", "factors": [1.0, 2.0, 4.0, 8.0]}
-    scaled = rotary_frequencies({"rope_theta": 10000.0, "rope_scaling": scaling}, 8)
-    assert scaled == tuple(f / d for f, d in zip(plain, scaling["factors"], strict=True))
+    scaled, factor = rotary_frequencies({"rope_theta": 10000.0, "rope_scaling": scaling}, 8)
+    assert scaled == tuple(f / d for f, d in zip(plain, scaling["factors"], strict=True)) and factor == 1

@@ -26,7 +26,7 @@ def tokenizer():
     return byte_level_tokenizer()
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_both_formats_hold_the_same(tmp_path, tokenizer, family, tied):
     config = tiny_config(family, tokenizer, tied=tied)

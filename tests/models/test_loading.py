@@ -37,7 +37,7 @@ BACKENDS = ["torch", *(["native"] if available() else [])]
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_directory_and_gguf_give_the_same_logits(family: str, tied: bool, backend: str, tmp_path: Path) -> None:
     """Rotary order and names of both formats lead to one model, equal to transformers (bug B40)."""
     transformers = pytest.importorskip("transformers")

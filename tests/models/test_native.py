@@ -17,11 +17,16 @@ from outpace.models.native import NativeRuntime
 from outpace.models.runtime import TorchRuntime
 
 pytestmark = pytest.mark.skipif(not available(), reason="the C kernels are not built")
+QKV_BIAS = ("q_bias", "k_bias", "v_bias")
 SHAPES = {
     "grouped": small_config(),
-    "biased": small_config(qkv_bias=True, o_bias=True, mlp_bias=True, tied=True),
+    "biased": small_config(*QKV_BIAS, "o_bias", "gate_bias", "up_bias", "down_bias", tied=True),
     "odd": small_config(
         hidden=32, heads=5, kv_heads=1, head_dim=10, intermediate=64, inv_freq=(1.0, 0.3, 0.1, 0.03, 0.01)
+    ),
+    "normed": small_config("q_norm", "k_norm", rope_scale=1.2),
+    "in part": small_config(
+        *("q_norm", "v_bias", "up_bias"), heads=5, kv_heads=5, head_dim=10, inv_freq=(1.0, 0.3, 0.1, 0.03, 0.01)
     ),
 }
 KINDS = ["F32", "F16", "BF16", "Q4_0", "Q8_0"]
@@ -81,7 +86,7 @@ def test_equals_torch_in_float(shape, variant):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantized_weights_are_exact_with_float_activations(kind):
-    config = small_config(qkv_bias=True)
+    config = small_config(*QKV_BIAS)
     logits = [
         one_by_one(runtime, random_tokens(40))
         for runtime in (native(config, kind, activations="float", kv_dtype="float32"), reference(config, kind))
@@ -104,7 +109,7 @@ def test_rounded_activations_stay_close(kind):
 )
 def test_a_row_has_the_same_bits_in_any_company(kind, kv_dtype):
     """One token at a time, prompts in pieces of 1..16 rows, several sessions, 1 to 3 threads: one answer."""
-    config = small_config(qkv_bias=True)
+    config = small_config(*QKV_BIAS, "q_norm", "k_norm")
     runtimes = [native(config, kind, kv_dtype=kv_dtype, threads=threads) for threads in (1, 2, 3)]
     tokens = random_tokens(136)
     expected = one_by_one(runtimes[0], tokens)
@@ -122,7 +127,7 @@ def test_a_row_has_the_same_bits_in_any_company(kind, kv_dtype):
 
 @pytest.mark.parametrize("variant", available())
 def test_a_tree_has_the_bits_of_its_chains(variant):
-    config = small_config()
+    config = small_config("q_norm", "k_norm")
     runtime = native(config, "Q8_0", library=open_library(variant))
     prompt, nodes, parents = random_tokens(61), random_tokens(40, 1), random_tree(40)
     cache = runtime.new_cache()

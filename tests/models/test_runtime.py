@@ -15,9 +15,10 @@ from torch import Tensor
 from outpace.core.cache import KVCache
 from outpace.core.errors import CacheError, ContextError, ParameterError
 from outpace.core.types import Chunk
-from outpace.models.decoder import Decoder, expected_tensors
+from outpace.models.decoder import Decoder
 from outpace.models.families import decoder_config
 from outpace.models.runtime import TorchRuntime
+from outpace.models.table import expected_tensors
 
 CONTEXT, VOCAB, ROWS = 40, 50, 56
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ..core.errors import DrafterError, ModelError
 from ..models.checkpoint import open_checkpoint
-from ..models.decoder import EMBEDDING, OUTPUT
 from ..models.loading import LoadedModel
 from ..models.safetensors_file import read_json
+from ..models.table import KNOWN, names
 
 BIG = 50_000_000  # values from which a matrix is kept in 16 bits
 SHIPPED = Path(__file__).parents[1] / "models" / "tiny"  # heads for the tiny target
@@ -93,12 +93,15 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def target_matrix(model: LoadedModel | None, name: str, what: str) -> Tensor:
-    """The target's embedding (``EMBEDDING``) or output matrix (``OUTPUT``), ``[vocab_rows, hidden]``, from its files.
-    Raises ModelError when there is no target to take it from."""
+def target_matrix(model: LoadedModel | None, role: Literal["embedding", "head"], what: str) -> Tensor:
+    """The target's embedding or output matrix, ``[vocab_rows, hidden]``, from its files.
+
+    Raises ModelError when there is no target to take it from.
+    """
     if model is None:
-        raise ModelError(f"{what} takes {name} from the target, and there is none")
-    stored = open_checkpoint(model.path).tensors
-    found = stored.get(name) or stored[OUTPUT if name == EMBEDDING else EMBEDDING]  # a tied model may store one
+        raise ModelError(f"{what} takes {KNOWN[role].hf} from the target, and there is none")
+    stored, called = open_checkpoint(model.path).tensors, names(model.config)
+    other = "head" if role == "embedding" else "embedding"
+    found = stored.get(called[role]) or stored[called[other]]  # a tied model may store one
     rows, columns = found.shape
     return found.load(torch.bfloat16 if rows * columns >= BIG else torch.float32)

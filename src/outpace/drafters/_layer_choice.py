@@ -22,7 +22,6 @@ from ..core.protocols import Runtime
 from ..core.report import expected_tokens
 from ..core.types import Chunk
 from ..models.config import DecoderConfig
-from ..models.decoder import expected_tensors
 from ..models.loading import LoadedModel
 
 PROMPTS = (
@@ -125,8 +124,7 @@ def _speedup(choice: Choice) -> float:
 
 def draft_cost(config: DecoderConfig, left_out: int, head: int = 0) -> float:
     """c: weights read by a draft step without so many layers over those of a whole pass (2211.17192, section 3.3)."""
-    sizes = {name: math.prod(shape) for name, shape in expected_tensors(config).items()}
-    layer = sum(size for name, size in sizes.items() if name.startswith("model.layers.0."))
+    layer = sum(math.prod(config.shape(weight)) for weight in config.weights if weight.layered)
     output = config.vocab_size * config.hidden
     drafted = min(head or config.vocab_size, config.vocab_size) * config.hidden
     return ((config.layers - left_out) * layer + drafted) / (config.layers * layer + output)

@@ -85,7 +85,7 @@ class _Unrolled:
         heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
         qkv = qkv.view(self._batch, rows, heads + 2 * kv_heads, head_dim)
         positions = torch.arange(rows) + len(self._past)
-        cos, sin = rotation(positions, config.inv_freq, qkv.dtype)  # [rows, 1, head_dim]
+        cos, sin = rotation(positions, config, qkv.dtype)  # [rows, 1, head_dim]
         turned = qkv[:, :, : heads + kv_heads]
         turned = turned * cos + turned.roll(head_dim // 2, -1) * sin
         queries = turned[:, :, :heads].transpose(1, 2) / math.sqrt(head_dim)  # [batch, heads, rows, head_dim]

@@ -22,7 +22,7 @@ from ..core.errors import ModelError, ParameterError
 from ..core.prefixes import Prefixes, Share
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
-from ..models.decoder import EMBEDDING, OUTPUT, Span, attention, rotation
+from ..models.decoder import Span, attention, rotation
 from ..models.runtime import attention_mask
 from ._eagle_net import EagleNet, build
 from ._heads import folder, read_heads, target_matrix
@@ -202,7 +202,7 @@ class Eagle:
             first += count
         config = self._net.config
         positions = torch.tensor([position for part in rows for position in part.positions])
-        cos, sin = rotation(positions, config.inv_freq, self._net.dtype)
+        cos, sin = rotation(positions, config, self._net.dtype)
         attend = partial(attention, config=config, cos=cos, sin=sin, spans=spans, layer=0)
         tokens = torch.tensor([token for part in rows for token in part.tokens])
         after = self._net.forward(tokens, torch.cat([part.states for part in rows]), attend)
@@ -224,8 +224,8 @@ def create(config: Config, parts: Parts) -> Drafter:
         str(path),
         layers=model.config.layers if model is not None else None,
         vocab_size=parts.vocab_size,
-        embedding=lambda: target_matrix(model, EMBEDDING, str(path)),
-        output=lambda: target_matrix(model, OUTPUT, str(path)),
+        embedding=lambda: target_matrix(model, "embedding", str(path)),
+        output=lambda: target_matrix(model, "head", str(path)),
     )
     if model is not None:
         width = model.config.hidden * len(net.taps)

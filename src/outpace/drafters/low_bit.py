@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from ..core.errors import DrafterError
 from ..core.protocols import Drafter, Parts
 from ..models.checkpoint import open_checkpoint
-from ..models.decoder import EMBEDDING, expected_tensors
 from ..models.loading import HEAD_IDS, LoadedModel, kept_head
 from ..models.native import KV_DTYPES, NativeRuntime
+from ..models.table import expected_tensors, names
 from ._own_cache import OwnCacheDraft
 
 NEEDS_DRAFT = False
@@ -29,8 +29,8 @@ class Config:
 
 def bits_of(model: LoadedModel) -> float:
     """Bits that a weight of the model takes in memory, scales included."""
-    shapes = expected_tensors(model.config)
-    return 8 * model.nbytes / sum(math.prod(shape) for name, shape in shapes.items() if name != EMBEDDING)
+    shapes, embedding = expected_tensors(model.config), names(model.config)["embedding"]
+    return 8 * model.nbytes / sum(math.prod(shape) for name, shape in shapes.items() if name != embedding)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -25,7 +25,6 @@ from torch import Tensor
 from ..core.errors import ModelError
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
-from ..models.decoder import OUTPUT
 from ._heads import check_shapes, folder, read_heads, target_matrix, weight, wide
 from ._tree import Tree, likeliest
 
@@ -166,7 +165,7 @@ def create(config: Config, parts: Parts) -> Drafter:
     path = folder(config.heads, "medusa", parts.target_model)
     settings, tensors = read_heads(path)
     own = any(name.endswith(".weight") and not name.endswith("linear.weight") for name in tensors)
-    output = None if own else target_matrix(parts.target_model, OUTPUT, str(path))
+    output = None if own else target_matrix(parts.target_model, "head", str(path))
     heads = MedusaHeads(settings, tensors, str(path), output)
     if parts.target_model is not None and parts.target_model.config.hidden != heads.hidden:
         wanted = parts.target_model.config.hidden

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -16,13 +16,12 @@ from ..core.fork import ProcessLock
 from .linear import ACTIVATIONS, PackedMatrix
 from .native import Library, Matrix
 
-_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
-_VECTORS = ("attention_norm", "mlp_norm")
-_BIASES = ("q_bias", "k_bias", "v_bias", "o_bias", "gate_bias", "up_bias", "down_bias")
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+VECTORS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", *(f"{matrix}_bias" for matrix in MATRICES))
 
 
 class _Layer(Structure):
-    _fields_ = [(name, Matrix) for name in _MATRICES] + [(name, c_void_p) for name in _VECTORS + _BIASES]
+    _fields_ = [(name, Matrix) for name in MATRICES] + [(name, c_void_p) for name in VECTORS]
 
 
 class _Model(Structure):
@@ -69,12 +68,10 @@ class _Call(Structure):
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One layer's packed matrices and float32 vectors; ``biases`` holds those that exist, by name ("q", ...)."""
+    """One layer's packed matrices, all of ``MATRICES``, and its float32 vectors, those of ``VECTORS`` that exist."""
 
-    matrices: Mapping[str, PackedMatrix]  # q, k, v, o, gate, up, down
-    attention_norm: Tensor  # [hidden]
-    mlp_norm: Tensor  # [hidden]
-    biases: Mapping[str, Tensor] = field(default_factory=dict)
+    matrices: Mapping[str, PackedMatrix]
+    vectors: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -165,12 +162,9 @@ class DecoderPass:
         return struct
 
     def _layer(self, layer: LayerWeights) -> _Layer:
-        entry = _Layer(**{name: self._matrix(matrix) for name, matrix in layer.matrices.items()})
-        entry.attention_norm = self._pointer(layer.attention_norm)
-        entry.mlp_norm = self._pointer(layer.mlp_norm)
-        for name, bias in layer.biases.items():
-            setattr(entry, f"{name}_bias", self._pointer(bias))
-        return entry
+        matrices = {name: self._matrix(layer.matrices[name]) for name in MATRICES}
+        vectors = {name: self._pointer(layer.vectors[name]) for name in VECTORS if name in layer.vectors}
+        return _Layer(**matrices, **vectors)
 
     def run(
         self,
@@ -263,10 +257,12 @@ def attention(
     return out
 
 
-def rotary_tables(inv_freq: Sequence[float], context: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of every position's angles: float32 [context, len(inv_freq)], worked out in float64."""
+def rotary_tables(inv_freq: Sequence[float], context: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of every position's angles, times ``scale``: float32 [context, len(inv_freq)], worked out in
+    float64."""
     angles = np.arange(context, dtype=np.float64)[:, None] * np.array(inv_freq)
-    return torch.from_numpy(np.cos(angles).astype(np.float32)), torch.from_numpy(np.sin(angles).astype(np.float32))
+    cosine, sine = ((scale * f(angles)).astype(np.float32) for f in (np.cos, np.sin))
+    return torch.from_numpy(cosine), torch.from_numpy(sine)
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -13,8 +13,7 @@ from torch import Tensor
 from ..core.errors import ModelError
 from .config import DecoderConfig
 from .linear import Linear
-
-EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+from .table import check_tensors, names
 
 
 class Loadable(Protocol):
@@ -24,61 +23,6 @@ class Loadable(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     def load(self, dtype: torch.dtype) -> Tensor: ...
-
-
-def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor the decoder needs, the output matrix included even when tied."""
-    hidden, wide = config.hidden, config.intermediate
-    queries, shared = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_rows, hidden)}
-    for layer in range(config.layers):
-        block = f"model.layers.{layer}."
-        for part, rows, columns, bias in (
-            ("self_attn.q_proj", queries, hidden, config.qkv_bias),
-            ("self_attn.k_proj", shared, hidden, config.qkv_bias),
-            ("self_attn.v_proj", shared, hidden, config.qkv_bias),
-            ("self_attn.o_proj", hidden, queries, config.o_bias),
-            ("mlp.gate_proj", wide, hidden, config.mlp_bias),
-            ("mlp.up_proj", wide, hidden, config.mlp_bias),
-            ("mlp.down_proj", hidden, wide, config.mlp_bias),
-        ):
-            shapes[f"{block}{part}.weight"] = (rows, columns)
-            if bias:
-                shapes[f"{block}{part}.bias"] = (rows,)
-        shapes[f"{block}input_layernorm.weight"] = (hidden,)
-        shapes[f"{block}post_attention_layernorm.weight"] = (hidden,)
-    shapes["model.norm.weight"] = (hidden,)
-    shapes[OUTPUT] = (config.vocab_rows, hidden)
-    return shapes
-
-
-def check_tensors(
-    config: DecoderConfig, tensors: Mapping[str, Tensor] | Mapping[str, Loadable], source: str
-) -> tuple[str, str]:
-    """Raise ModelError unless ``tensors`` are exactly those the config calls for, in their right shapes.
-
-    Returns the names of the tensors that serve as embedding and as output matrix. A tied model may store
-    either or both; where both are stored, each serves in its own place. ``source`` names the file.
-    """
-    shapes = expected_tensors(config)
-    held = set(tensors)
-    either = {EMBEDDING, OUTPUT} & held
-    missing = [
-        name for name in shapes if name not in held and not (config.tied and either and name in (EMBEDDING, OUTPUT))
-    ]
-    if missing:
-        raise ModelError(f"{source} lacks tensor {_listed(missing)}; is the file complete?")
-    surplus = sorted(name for name in held - set(shapes) if not name.endswith("rotary_emb.inv_freq"))
-    if surplus:
-        raise ModelError(f"{source} holds tensor {_listed(surplus)}, which a {config.family} decoder has no use for")
-    for name, shape in shapes.items():
-        if name in held and tuple(tensors[name].shape) != shape:
-            raise ModelError(f"{source}: tensor {name} has shape {tuple(tensors[name].shape)}, expected {shape}")
-    return (EMBEDDING if EMBEDDING in held else OUTPUT), (OUTPUT if OUTPUT in held else EMBEDDING)
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
 
 
 @dataclass
@@ -91,6 +35,8 @@ class Block:
     mlp_norm: Tensor  # [hidden]
     gate_up: Linear  # hidden -> 2 * intermediate
     down: Linear  # intermediate -> hidden
+    q_norm: Tensor | None  # [head_dim], of each query head before its rotation
+    k_norm: Tensor | None  # [head_dim], of each key head
 
 
 @dataclass
@@ -149,20 +95,30 @@ class Decoder:
                 raise ModelError(f"{source}: tensor {name} holds NaN or infinite values")
             return entry.detach().to(kind)
 
-        def linear(block: str, parts: tuple[str, ...], bias: bool) -> Linear:
-            weights = [get(f"{block}{part}.weight", dtype) for part in parts]
-            biases = [get(f"{block}{part}.bias", wide) for part in parts] if bias else []
-            return Linear(_joined(weights), _joined(biases) if bias else None)
-
         def block(layer: int) -> Block:
-            at = f"model.layers.{layer}."
+            held = names(config, layer)
+
+            def vector(role: str) -> Tensor | None:
+                return get(held[role], wide) if role in held else None
+
+            def linear(*roles: str) -> Linear:
+                weights = [get(held[role], dtype) for role in roles]
+                biases = [vector(f"{role}_bias") for role in roles]
+                if all(bias is None for bias in biases):
+                    return Linear(_joined(weights), None)
+                rows = zip(biases, weights, strict=True)
+                whole = [torch.zeros(len(w), dtype=wide) if bias is None else bias for bias, w in rows]
+                return Linear(_joined(weights), _joined(whole))
+
             return Block(
-                attention_norm=get(f"{at}input_layernorm.weight", wide),
-                qkv=linear(f"{at}self_attn.", ("q_proj", "k_proj", "v_proj"), config.qkv_bias),
-                o=linear(f"{at}self_attn.", ("o_proj",), config.o_bias),
-                mlp_norm=get(f"{at}post_attention_layernorm.weight", wide),
-                gate_up=linear(f"{at}mlp.", ("gate_proj", "up_proj"), config.mlp_bias),
-                down=linear(f"{at}mlp.", ("down_proj",), config.mlp_bias),
+                attention_norm=get(held["attention_norm"], wide),
+                qkv=linear("q", "k", "v"),
+                o=linear("o"),
+                mlp_norm=get(held["mlp_norm"], wide),
+                gate_up=linear("gate", "up"),
+                down=linear("down"),
+                q_norm=vector("q_norm"),
+                k_norm=vector("k_norm"),
             )
 
         embedding = get(embedding_name, dtype)
@@ -170,7 +126,7 @@ class Decoder:
         if config.tied and torch.equal(output, embedding):
             output = embedding  # stored twice, kept once
         blocks = [block(layer) for layer in range(config.layers)]
-        return cls(config, embedding, blocks, get("model.norm.weight", wide), Linear(output, None), dtype)
+        return cls(config, embedding, blocks, get(names(config)["final_norm"], wide), Linear(output, None), dtype)
 
     @property
     def nbytes(self) -> int:
@@ -180,7 +136,8 @@ class Decoder:
     def _tensors(self) -> Iterator[Tensor]:
         yield from (self.embedding, self.norm, self.head.weight)
         for block in self.blocks:
-            yield from (block.attention_norm, block.mlp_norm)
+            norms = (block.attention_norm, block.mlp_norm, block.q_norm, block.k_norm)
+            yield from (norm for norm in norms if norm is not None)
             for linear in (block.qkv, block.o, block.gate_up, block.down):
                 yield linear.weight
                 if linear.bias is not None:
@@ -195,12 +152,12 @@ class Decoder:
         ``[n, hidden]`` after each block numbered in ``tapped``.
         """
         config, shape, eps = self.config, (self.config.hidden,), self.config.norm_eps
-        cos, sin = rotation(positions, config.inv_freq, self.compute_dtype)
+        cos, sin = rotation(positions, config, self.compute_dtype)
         taps: dict[int, Tensor] = {}
         x = F.embedding(tokens, self.embedding).to(self.compute_dtype)  # [n, hidden]
         for layer, block in enumerate(self.blocks):
             qkv = block.qkv(F.rms_norm(x, shape, block.attention_norm, eps))
-            x = x + block.o(attention(qkv, config, cos, sin, spans, layer))
+            x = x + block.o(attention(qkv, config, cos, sin, spans, layer, block.q_norm, block.k_norm))
             gate, up = block.gate_up(F.rms_norm(x, shape, block.mlp_norm, eps)).chunk(2, -1)
             x = x + block.down(F.silu(gate) * up)
             if layer in tapped:
@@ -209,17 +166,29 @@ class Decoder:
 
 
 def attention(
-    qkv: Tensor, config: DecoderConfig, cos: Tensor, sin: Tensor, spans: Sequence[Span], layer: int
+    qkv: Tensor,
+    config: DecoderConfig,
+    cos: Tensor,
+    sin: Tensor,
+    spans: Sequence[Span],
+    layer: int,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
 ) -> Tensor:
     """Rotate queries and keys, store keys and values, attend: ``[n, heads * head_dim]``.
 
     ``qkv`` ``[n, (heads + 2 kv_heads) * head_dim]`` holds the rows of all spans, ``cos`` and ``sin`` are of their
-    positions (:func:`rotation`).
+    positions (:func:`rotation`). ``q_norm``, ``k_norm`` ``[head_dim]``: of RMSNorms over each head, None where there is
+    none.
     """
     heads, kv_heads, head_dim, n = config.heads, config.kv_heads, config.head_dim, qkv.shape[0]
     rotated = heads + kv_heads
     qkv = qkv.view(n, rotated + kv_heads, head_dim)
     turned = qkv[:, :rotated]  # [n, heads + kv_heads, head_dim]
+    if q_norm is not None or k_norm is not None:
+        parts = zip(turned.split((heads, kv_heads), 1), (q_norm, k_norm), strict=True)
+        normed = (p if norm is None else F.rms_norm(p, (head_dim,), norm, config.norm_eps) for p, norm in parts)
+        turned = torch.cat(tuple(normed), 1)
     turned = torch.addcmul(turned * cos, turned.roll(head_dim // 2, -1), sin)
     queries = turned[:, :heads].view(n, kv_heads, -1, head_dim).permute(1, 2, 0, 3)  # [kv, group, n, dim]
     keys, values = turned[:, heads:].transpose(0, 1), qkv[:, rotated:].transpose(0, 1)  # [kv, n, dim]
@@ -227,12 +196,12 @@ def attention(
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
-def rotation(positions: Tensor, inv_freq: Sequence[float], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and signed sines for ``positions`` ``[n]``: each ``[n, 1, 2 * len(inv_freq)]``."""
-    half = torch.tensor(inv_freq, dtype=torch.float64)
-    sign = torch.cat((-torch.ones_like(half), torch.ones_like(half)))
+def rotation(positions: Tensor, config: DecoderConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines for ``positions`` ``[n]``: each ``[n, 1, head_dim]``."""
+    half = torch.tensor(config.inv_freq, dtype=torch.float64)
+    scale = torch.full_like(half, config.rope_scale)
     angles = positions.double()[:, None, None] * torch.cat((half, half))  # in float64: positions may be large
-    return angles.cos().to(dtype), (angles.sin() * sign).to(dtype)
+    return (angles.cos() * config.rope_scale).to(dtype), (angles.sin() * torch.cat((-scale, scale))).to(dtype)
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, span: Span, layer: int) -> Tensor:

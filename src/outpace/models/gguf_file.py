@@ -7,7 +7,6 @@ sizes and dequantization are the ``gguf`` package's; a test compares both reader
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,38 +18,22 @@ import gguf
 import numpy as np
 
 from ..core.errors import ModelError
+from .families import Family, families
 from .model_file import FileRows, ModelFile
+from .settings import Settings
+from .table import numbered
 from .tensors import StoredTensor, block_layout
 from .typed import BOOL, INT, INTS, NUMBER, NUMBERS, TEXT, TEXTS, check_types
 
-# GGUF's architecture -> (Hugging Face's model_type, whether rotary pairs of q and k are stored side by side).
-# An architecture that is missing here is refused: guessing the rotary order gives fluent nonsense.
-ARCHITECTURES = {"llama": ("llama", True), "qwen2": ("qwen2", False), "qwen3": ("qwen3", False)}
-
-_OUTER = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+# Metadata keys behind the architecture's name that change nothing of what a decoder computes.
+_ABOUT = ("pooling_type", "rope.scaling.finetuned", "tensor_data_layout", "vocab_size")
 _ROPE_FREQS = "rope_freqs.weight"
 # The types of the metadata that is read: below the architecture's name, and elsewhere.
 _COUNT = (INT, INTS)  # some files give one number a layer
 _ARCHITECTURE_KEYS = {
     **dict.fromkeys(("block_count", "context_length", "embedding_length", "feed_forward_length"), _COUNT),
-    **dict.fromkeys(("attention.head_count", "attention.head_count_kv", "attention.key_length"), _COUNT),
+    **dict.fromkeys(("attention.head_count", "attention.head_count_kv"), _COUNT),
+    **dict.fromkeys(("attention.key_length", "attention.value_length"), _COUNT),
     **dict.fromkeys(("rope.dimension_count", "attention.sliding_window"), _COUNT),
     **dict.fromkeys(("attention.layer_norm_rms_epsilon", "rope.freq_base"), (NUMBER,)),
     **dict.fromkeys(("rope.scaling.factor", "rope.scale_linear"), (NUMBER,)),
@@ -210,39 +193,41 @@ def _tensor(file: ModelFile, name: str, shape: tuple[int, ...], type_id: int, st
     return StoredTensor(name, name, path, shape, kind, FileRows(file, start, (rows, row_bytes)))
 
 
-def hf_name(stored: str) -> str:
-    """Hugging Face's name of a GGUF tensor; a name that has none stays as it is."""
-    if stored in _OUTER:
-        return _OUTER[stored]
-    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", stored)
-    if match is None or match[2] not in _BLOCK:
-        return stored
-    return f"model.layers.{match[1]}.{_BLOCK[match[2]]}.{match[3]}"
-
-
 def hf_tensors(file: GgufFile, config: Mapping[str, Any]) -> dict[str, StoredTensor]:
-    """The file's tensors by Hugging Face name, q and k rows of llama files put back in Hugging Face order."""
-    interleaved = ARCHITECTURES[file.metadata["general.architecture"]][1]
-    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    """The file's tensors by Hugging Face name, rotated rows put back in Hugging Face order where the family's are not.
+
+    A tensor that the family's table lacks keeps its name.
+    """
+    family = _family(file)
+    table = {weight.gguf: weight for weight in family.tensors}
     tensors = {}
     for stored, tensor in file.tensors.items():
         if stored == _ROPE_FREQS:
             continue  # carried by the configuration
-        name = hf_name(stored)
-        order = None
-        part = name.split(".")[-2] if "." in name else ""
-        if interleaved and part in heads:
-            order = _rotary_order(file.path, stored, tensor.shape[0], heads[part])
+        short, layer = numbered(stored)
+        weight = table.get(short)
+        name, order = (stored, None) if weight is None else (weight.hf.format(layer), None)
+        if weight is not None and weight.rotary and family.gguf_pairs == "neighbours":
+            order = _rotary_order(file.path, stored, tensor.shape[0], config["head_dim"])
         tensors[name] = StoredTensor(name, stored, tensor.file, tensor.shape, tensor.kind, tensor.data, order)
     return tensors
 
 
-def _rotary_order(path: Path, name: str, rows: int, heads: int) -> np.ndarray:
+def _family(file: GgufFile) -> Family:
+    """An architecture that no family has is refused: guessing the order of rotary pairs gives fluent nonsense."""
+    arch = file.metadata.get("general.architecture")
+    known = {family.gguf: family for family in families().values()}
+    if arch not in known:
+        raise ModelError(f"{file.path}: unknown architecture {arch!r} (known: {', '.join(sorted(known))})")
+    return known[arch]
+
+
+def _rotary_order(path: Path, name: str, rows: int, head_dim: int) -> np.ndarray:
     """Stored place of each row. Hugging Face pairs row j of a head with row j + d/2; llama.cpp's converter
     stores the two side by side, at 2j and 2j + 1 (its ``permute``)."""
-    if rows % (2 * heads):
-        raise ModelError(f"{path}: tensor {name!r} has {rows} rows, which {heads} heads cannot share")
-    stored = np.arange(rows).reshape(heads, rows // heads // 2, 2)  # [heads, pair j, half]
+    if head_dim < 2 or head_dim % 2 or rows % head_dim:
+        raise ModelError(f"{path}: tensor {name!r} has {rows} rows, which heads of {head_dim} cannot share")
+    stored = np.arange(rows).reshape(-1, head_dim // 2, 2)  # [heads, pair j, half]
     return stored.transpose(0, 2, 1).reshape(rows)
 
 
@@ -250,15 +235,14 @@ def hf_config(file: GgufFile) -> dict[str, Any]:
     """Hugging Face configuration keys from the metadata and the tensors present.
 
     Llama 3's ``rope_freqs.weight`` becomes ``rope_scaling = {"rope_type": "factors", "factors": [...]}``: each
-    rotary frequency is to be divided by its factor. Raises ModelError for unknown architectures and missing keys.
+    rotary frequency is to be divided by its factor. Raises ModelError for unknown architectures, missing keys, and keys
+    of the architecture that have an effect and are not read here.
     """
-    arch = file.metadata.get("general.architecture")
-    if arch not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
-        raise ModelError(f"{file.path}: unknown architecture {arch!r} (known: {known})")
+    family, metadata = _family(file), Settings(file.metadata)
+    arch, names = family.gguf, {weight.role: weight.gguf for weight in family.tensors}
 
     def get(key: str, default: Any = None) -> Any:
-        value = file.metadata.get(f"{arch}.{key}", default)
+        value = metadata.get(f"{arch}.{key}", default)
         if isinstance(value, list):  # some files give one number a layer
             if len(set(value)) != 1:
                 raise ModelError(f"{file.path}: {arch}.{key} differs between layers, which is not supported")
@@ -273,47 +257,51 @@ def hf_config(file: GgufFile) -> dict[str, Any]:
             raise ModelError(f"{file.path}: metadata key {arch}.{key} is {value!r}, not a positive number")
         return value
 
-    if "token_embd.weight" not in file.tensors and "output.weight" not in file.tensors:
-        raise ModelError(f"{file.path}: tensor 'token_embd.weight' is missing")
-    embedding = file.tensors.get("token_embd.weight") or file.tensors["output.weight"]
+    outer = [file.tensors[names[role]] for role in ("embedding", "head") if names[role] in file.tensors]
+    if not outer:
+        raise ModelError(f"{file.path}: tensor {names['embedding']!r} is missing")
     heads = need("attention.head_count")
     head_dim = get("attention.key_length") or need("embedding_length") // heads
-    if get("rope.dimension_count", head_dim) != head_dim:
-        raise ModelError(f"{file.path}: {arch}.rope.dimension_count is not the head size {head_dim}: not supported")
+    for key in ("rope.dimension_count", "attention.value_length"):
+        if get(key, head_dim) != head_dim:
+            raise ModelError(f"{file.path}: {arch}.{key} is not the head size {head_dim}: not supported")
     config: dict[str, Any] = {
-        "model_type": ARCHITECTURES[arch][0],
+        "model_type": family.model_type,
         "hidden_size": need("embedding_length"),
         "num_hidden_layers": need("block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": get("attention.head_count_kv") or heads,
         "head_dim": head_dim,
         "intermediate_size": need("feed_forward_length"),
-        "vocab_size": embedding.shape[0],
+        "vocab_size": outer[0].shape[0],
         "max_position_embeddings": need("context_length"),
         "rms_norm_eps": get("attention.layer_norm_rms_epsilon", 1e-6),
         "rope_theta": get("rope.freq_base", 10000.0),
         "rope_scaling": _rope_scaling(file, get),
-        "tie_word_embeddings": not {"output.weight", "token_embd.weight"} <= file.tensors.keys(),
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
-        "hidden_act": "silu",
+        "tie_word_embeddings": len(outer) == 1,
+        "sliding_window": get("attention.sliding_window") or None,
     }
-    if get("attention.sliding_window"):
-        config["sliding_window"] = get("attention.sliding_window")
+    for weight in family.tensors:
+        if weight.when is not None:
+            config[weight.when] = config.get(weight.when) or weight.gguf.format(0) in file.tensors
+    metadata.refuse_unread(lambda key: key not in _ABOUT, f"{file.path}: ", f"{arch}.")
     return config
 
 
 def _rope_scaling(file: GgufFile, get: Any) -> dict[str, Any] | None:
-    if _ROPE_FREQS in file.tensors:
-        return {"rope_type": "factors", "factors": file.tensors[_ROPE_FREQS].load().tolist()}
     kind, factor = get("rope.scaling.type", "none"), get("rope.scaling.factor") or get("rope.scale_linear")
     if kind == "none" and get("rope.scaling.type") is None and factor not in (None, 0.0, 1.0):
         kind = "linear"  # files older than the type key
+    original = get("rope.scaling.original_context_length")
+    if _ROPE_FREQS in file.tensors:
+        if kind != "none":
+            raise ModelError(f"{file.path}: tensor {_ROPE_FREQS!r} beside rope scaling {kind!r} is not supported")
+        return {"rope_type": "factors", "factors": file.tensors[_ROPE_FREQS].load().tolist()}
     if kind == "none":
         return None
     scaling = {"rope_type": kind, "factor": factor or 1.0}
-    if get("rope.scaling.original_context_length"):
-        scaling["original_max_position_embeddings"] = get("rope.scaling.original_context_length")
+    if original:
+        scaling["original_max_position_embeddings"] = original
     return scaling
 
 

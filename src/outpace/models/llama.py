@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from .families import Family
+from .table import DECODER, known
 
-from .config import DecoderConfig
-from .families import read_config
-
-MODEL_TYPES = ("llama",)
-
-
-def config(hf_config: Mapping[str, Any]) -> DecoderConfig:
-    """The decoder that a Llama config.json describes."""
-    attention_bias = bool(hf_config.get("attention_bias", False))
-    mlp_bias = bool(hf_config.get("mlp_bias", False))
-    return read_config(hf_config, qkv_bias=attention_bias, o_bias=attention_bias, mlp_bias=mlp_bias)
+FAMILY = Family(
+    model_type="llama",
+    gguf="llama",
+    gguf_pairs="neighbours",
+    tensors=(
+        *DECODER,
+        *known("q_bias", "k_bias", "v_bias", "o_bias", when="attention_bias"),
+        *known("gate_bias", "up_bias", "down_bias", when="mlp_bias"),
+    ),
+)

@@ -23,11 +23,12 @@ from ..kernels.native import missing_notice, open_library
 from .catalogue import name_of
 from .checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from .config import DecoderConfig
-from .decoder import Decoder, check_tensors
+from .decoder import Decoder
 from .families import decoder_config
 from .native import WEIGHTS as NATIVE_WEIGHTS
 from .native import NativeRuntime
 from .runtime import TorchRuntime
+from .table import check_tensors
 from .tokenizer import Tokenizer
 
 WEIGHTS = ("auto", *NATIVE_WEIGHTS)
@@ -225,7 +226,7 @@ def checked_config(checkpoint: Checkpoint, context: int | None = None) -> Decode
         if isinstance(context, bool) or not isinstance(context, int) or not 1 <= context <= config.context:
             raise ParameterError(f"context must lie between 1 and the model's {config.context}, not {context!r}")
         config = dataclasses.replace(config, context=context)
-    embedding, output = check_tensors(config, checkpoint.tensors, source)
+    embedding, output = check_tensors(config, checkpoint.tensors, source, gguf=checkpoint.format == "gguf")
     return dataclasses.replace(config, vocab_size=checkpoint.tokenizer.size, tied=embedding == output)
 
 

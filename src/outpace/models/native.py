@@ -18,11 +18,11 @@ from ..core.threads import default_threads
 from ..core.types import Capabilities, Chunk, Forward
 from ..kernels.linear import ROUNDED_KINDS, PackedMatrix, dequantize, first_rows, pack, pack_float
 from ..kernels.native import Library, missing_notice, open_library
-from ..kernels.passes import DecoderPass, DecoderWeights, LayerWeights, SlotRows, rotary_tables
+from ..kernels.passes import MATRICES, DecoderPass, DecoderWeights, LayerWeights, SlotRows, rotary_tables
 from .checkpoint import Checkpoint
 from .chunks import check_chunks, check_features
 from .config import DecoderConfig
-from .decoder import check_tensors
+from .table import check_tensors, names
 from .tensors import StoredTensor
 
 WEIGHTS = {"file": None, **ROUNDED_KINDS, "f32": "F32"}
@@ -31,8 +31,6 @@ _FOUR_BITS = {"Q4_0", "Q4_1", "Q4_K"}  # stay as they are: rounding would take q
 # Where a quantized block keeps its 16-bit floats: bytes of a block, offsets.
 _SCALES = {"Q4_0": (18, [0]), "Q4_1": (20, [0, 2]), "Q5_0": (22, [0]), "Q5_1": (24, [0, 2]), "Q8_0": (34, [0])}
 _SCALES |= {"Q4_K": (144, [0, 2]), "Q5_K": (176, [0, 2]), "Q6_K": (210, [208])}
-_PARTS = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj"}
-_PARTS |= {"gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
 
 
 class NativeRuntime:
@@ -187,11 +185,11 @@ class _Loader:
             stored = self._tensors[embedding_name]
             shared = embedding_name == output_name and head_rows is None and head.kind == stored.kind
             embedding = head if shared else self._embedding(stored, config.vocab_size)
-        cosine, sine = rotary_tables(config.inv_freq, config.context)
+        cosine, sine = rotary_tables(config.inv_freq, config.context, config.rope_scale)
         return DecoderWeights(
             layers=layers,
             embedding=embedding,
-            final_norm=self._vector("model.norm.weight"),
+            final_norm=self._vector(names(config)["final_norm"]),
             head=head,
             head_ids=None if head_rows is None else head_rows.to(torch.int32),
             vocab=config.vocab_size,
@@ -204,20 +202,15 @@ class _Loader:
         )
 
     def _layer(self, config: DecoderConfig, number: int, bar: tqdm) -> LayerWeights:
-        at = f"model.layers.{number}."
-        biased = [*("qkv" if config.qkv_bias else ""), *("o" if config.o_bias else "")]
-        biased += ("gate", "up", "down") if config.mlp_bias else ()
-        matrices = {}
-        for part, name in _PARTS.items():
-            stored = self._tensors[f"{at}{name}.weight"]
-            matrices[part] = self._matrix(stored, stored.raw())
-            bar.update(stored.data.nbytes)
-        return LayerWeights(
-            matrices=matrices,
-            attention_norm=self._vector(f"{at}input_layernorm.weight"),
-            mlp_norm=self._vector(f"{at}post_attention_layernorm.weight"),
-            biases={part: self._vector(f"{at}{_PARTS[part]}.bias") for part in biased},
-        )
+        matrices, vectors = {}, {}
+        for role, name in names(config, number).items():
+            stored = self._tensors[name]
+            if role in MATRICES:
+                matrices[role] = self._matrix(stored, stored.raw())
+                bar.update(stored.data.nbytes)
+            else:
+                vectors[role] = self._vector(name)
+        return LayerWeights(matrices, vectors)
 
     def _vector(self, name: str) -> Tensor:
         vector = self._tensors[name].load(torch.float32)

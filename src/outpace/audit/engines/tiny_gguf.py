@@ -14,19 +14,9 @@ from gguf import GGUFWriter
 from safetensors.torch import load_file
 
 from ...models.catalogue import resolve
+from ...models.llama import FAMILY
+from ...models.table import numbered
 
-_PLACES = {
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-}
-_OUTER = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
 _CONTROL, _NORMAL = 3, 1  # GGUF's token types
 
 
@@ -60,18 +50,15 @@ def write_gguf(source: Path, destination: Path) -> None:
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
+    table = {weight.hf: weight for weight in FAMILY.tensors}
     for name, tensor in load_file(source / "model.safetensors").items():
-        short = name.removeprefix("model.").removesuffix(".weight")
-        if short in _OUTER:
-            place = _OUTER[short]
-        else:
-            _, block, rest = short.split(".", 2)
-            place = f"blk.{block}.{_PLACES[rest]}"
-            if rest in ("self_attn.q_proj", "self_attn.k_proj"):  # GGUF keeps the two of a rotary pair side by side
-                halves = tensor.unflatten(0, (-1, 2, config["head_dim"] // 2))  # [heads, 2, head_dim / 2, hidden]
-                tensor = halves.transpose(1, 2).flatten(0, 2)
+        short, layer = numbered(name)
+        weight = table[short]
+        if weight.rotary:  # GGUF keeps the two of a rotary pair side by side
+            halves = tensor.unflatten(0, (-1, 2, config["head_dim"] // 2))  # [heads, 2, head_dim / 2, hidden]
+            tensor = halves.transpose(1, 2).flatten(0, 2)
         dtype = torch.float16 if tensor.dim() == 2 else torch.float32
-        writer.add_tensor(f"{place}.weight", tensor.to(dtype).contiguous().numpy())
+        writer.add_tensor(weight.gguf.format(layer), tensor.to(dtype).contiguous().numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

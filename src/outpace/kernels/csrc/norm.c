@@ -34,6 +34,11 @@ float rms_factor(const float *x, const float *y, const float *bias, float eps, i
     return (float)(1.0 / sqrt((double)v_sum(sum) / (double)width + eps));
 }
 
+void norm_row(float *x, const float *weight, float eps, int64_t width) {
+    float factor = rms_factor(x, 0, 0, eps, width);
+    for (int64_t i = 0; i < width; i++) x[i] = x[i] * factor * weight[i];
+}
+
 void rotate_half(float *head, const float *cosine, const float *sine, int64_t half) {
     for (int64_t i = 0; i < half; i++) {
         float a = head[i], b = head[i + half];

@@ -7,6 +7,9 @@
 /* 1 / sqrt(mean((x + y + bias)^2) + eps); y and bias may be NULL. Sums in lanes of a fixed order. */
 float rms_factor(const float *x, const float *y, const float *bias, float eps, int64_t width);
 
+/* x = x * rms_factor(x) * weight */
+void norm_row(float *x, const float *weight, float eps, int64_t width);
+
 /* Rotate the pairs (i, i + half) of a head by the angles whose cosines and sines are given (arXiv 2104.09864). */
 void rotate_half(float *head, const float *cosine, const float *sine, int64_t half);
 

@@ -134,7 +134,7 @@ static void add_and_norm(const pass_model *m, const float *from, float *to, cons
     }
 }
 
-/* Bias, rotation, and keys and values into the cache: one (row, head) at a time. */
+/* Bias, norm, rotation, and keys and values into the cache: one (row, head) at a time. */
 static void place_heads(const pass_model *m, const pass_layer *layer, int64_t number, const pass_plan *plan,
                         float *qkv, int64_t rows, team t) {
     const int64_t dim = m->head_dim, half = dim / 2, heads = m->heads + 2 * m->kv_heads;
@@ -146,6 +146,8 @@ static void place_heads(const pass_model *m, const pass_layer *layer, int64_t nu
         int64_t key = h - m->heads, value = key - m->kv_heads;
         const float *bias = value >= 0 ? layer->v_bias : key >= 0 ? layer->k_bias : layer->q_bias;
         if (bias) add_row(head, bias + (value >= 0 ? value : key >= 0 ? key : h) * dim, dim);
+        const float *norm = value >= 0 ? NULL : key >= 0 ? layer->k_norm : layer->q_norm;
+        if (norm) norm_row(head, norm, m->norm_eps, dim);
         if (value < 0) rotate_half(head, cosine, sine, half);
         if (key < 0) continue;
         const attention_chunk *chunk = plan->chunks + plan->chunk_of[r];

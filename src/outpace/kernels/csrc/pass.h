@@ -5,10 +5,12 @@
 #include "attention.h"
 #include "common.h"
 
-/* Weights of a layer. Biases may be NULL. The matrices of one stage (q, k, v; gate, up) need not share a kind. */
+/* Weights of a layer. Biases, q_norm and k_norm may be NULL. The matrices of one stage (q, k, v; gate, up) need not
+ * share a kind. */
 typedef struct {
     op_matrix q, k, v, o, gate, up, down;
     const float *attention_norm, *mlp_norm;          /* [hidden] */
+    const float *q_norm, *k_norm;                    /* [head_dim] RMSNorm of each head, between bias and rotation */
     const float *q_bias, *k_bias, *v_bias, *o_bias;  /* [heads * head_dim], [kv_heads * head_dim] twice, [hidden] */
     const float *gate_bias, *up_bias, *down_bias;    /* [intermediate] twice, [hidden] */
 } pass_layer;
