@@ -7,10 +7,24 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.helpers.heads import toy_folder
-from tests.helpers.toys import MATCH, RATIO, SAMPLED, admit, commit_until, distance, finish, plain, remembered, session
+from tests.helpers.toys import (
+    MATCH,
+    PROMPT,
+    RATIO,
+    SAMPLED,
+    admit,
+    commit_until,
+    decode,
+    distance,
+    finish,
+    plain,
+    remembered,
+    session,
+)
 from tests.helpers.vocabularies import letters
 
 from outpace import drafters
+from outpace.audit.exact import enumerate_law, plain_law, total_variation
 from outpace.audit.toy import LogitsOf, ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import ParameterError
 from outpace.core.protocols import Parts
@@ -18,10 +32,12 @@ from outpace.core.types import Forward, Proposal, SamplingParams, Verdict
 from outpace.drafters._own_cache import OwnCacheDraft
 from outpace.engine.loop import Loop
 from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.pipeline import Pipeline
 
 V = 6
 TARGET = remembered(hashed_logits(V, 41, order=2))
 DRAFT = remembered(mixed_logits(TARGET, hashed_logits(V, 42, order=2), 0.7))
+CHOOSE = {"lookup", "medusa", "none", "recycle", "reencode"}  # these never draw
 every = pytest.mark.parametrize("name", drafters.names())
 
 
@@ -191,3 +207,37 @@ def test_a_session_may_end_and_begin_again_in_the_middle_of_its_answer(name):
     assert one.generated == plain(TARGET, one.coins, one.params, one.tokens[: one.prompt_length], 24)
     assert not one.report.warnings and (one.report.drafted > drafted or name in ("none", "lookup", "suffix"))
     assert held(drafter) == loop.cache.slots == 0
+
+
+class FailsBehindZero:
+    """``ratio``, but drawing fails behind a drawn token 0 of the same round: depending on the draw, at any depth."""
+
+    LOSSLESS, TREES, NEEDS_LAWS = True, True, True
+    verify = staticmethod(RATIO.verify)
+
+    def __init__(self):
+        self.last, self.failed = None, 0
+
+    def draw(self, law, coins, base, node, depth):
+        if self.last is not None and self.last[0] is coins and self.last[1:] == (base, 0) and node:
+            self.failed += 1
+            raise RuntimeError("on purpose")
+        token = RATIO.draw(law, coins, base, node, depth)
+        self.last = coins, base, token
+        return token
+
+
+@every
+def test_a_draw_that_fails_leaves_the_distribution(name):
+    """Whatever the drafter makes of a failing draw: what it drew before is submitted."""
+    target = remembered(hashed_logits(3, 43, sharpness=1.0, order=2))
+    draft = remembered(mixed_logits(target, hashed_logits(3, 44, order=2), 0.5))
+    rule = FailsBehindZero()
+
+    def run(coins):
+        one = session(count=2, gamma=3, coins=coins, params=SAMPLED, spare=2)
+        return decode(target, 3, build(name, 3, draft), rule, one, commit_until(count=2))
+
+    found = total_variation(enumerate_law(run), plain_law(target, Pipeline(SAMPLED, len(PROMPT)), PROMPT, 2))
+    assert found < 1e-9
+    assert (rule.failed > 0) == (name not in CHOOSE)

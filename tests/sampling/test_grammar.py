@@ -1,5 +1,6 @@
 """Structured output: the mask is a function of the prefix, and drafting does not show in what is said."""
 
+import contextlib
 import json
 import random
 import re
@@ -84,7 +85,6 @@ def test_the_state_after_any_walk_is_that_of_a_fresh_one(kind):
         fresh = grammars.grammar(constraint)
         assert torch.equal(fresh.allowed(prefix), mask)
         if step % 4 == 0:
-            assert grammar.forced(prefix) == fresh.forced(prefix)
             assert torch.equal(grammar.allowed(prefix), mask)
         if step % 5 == 4:
             prefix = prefix[: max(0, len(prefix) - rng.randrange(5))]
@@ -154,18 +154,6 @@ def test_blanks_that_the_user_wrote_stay_as_they_are(constraint):
     (end,) = tiny.tokenizer.encode("\n", add_special=False)
     ids = [*tiny.tokenizer.encode("{", add_special=False), *[end] * 300]
     assert end in grammar.allowed(ids)
-
-
-def test_forced_text_is_drafted_as_the_tokenizer_writes_it():
-    tiny = model()
-    grammar = Grammars(tiny.tokenizer, tiny.end_tokens).grammar(Constraint("regex", "(yes|no), of course"))
-    assert grammar.forced([]) == []
-    start = tiny.tokenizer.encode("yes", add_special=False)
-    forced = grammar.forced(start)
-    assert tiny.tokenizer.decode([*start, *forced]) == "yes, of course"
-    assert grammar.forced([*start, *forced]) == []
-    assert grammar.allowed([*start, *forced]).tolist() == sorted(tiny.end_tokens)
-    assert grammar.forced([*tiny.end_tokens]) == []
 
 
 def pipeline(params: SamplingParams, grammars: Grammars = AB) -> Pipeline:
@@ -322,3 +310,69 @@ def test_constraints_say_what_they_are():
         Pipeline(SamplingParams(constraint=Constraint("json_object")))
     with pytest.raises(ParameterError, match="end token"):
         new_engine("lookup", end_tokens=()).generate("x", SamplingParams(constraint=Constraint("json_object")))
+
+
+# Behind a "b" the masks are cheap; on paths with several "a" one takes more steps than 50 allow.
+COSTLY = Constraint("regex", "b{1,8}|a((a|b)*a(a|b){12})?b+")
+
+
+def allowed_along(grammar, tokens):
+    """The masks along a path, and the error that ends them."""
+    masks = []
+    for length in range(len(tokens) + 1):
+        try:
+            masks.append(grammar.allowed(tokens[:length]).tolist())
+        except ConstraintError:
+            return [*masks, "error"]
+    return masks
+
+
+def test_a_limit_that_one_path_reaches_leaves_all_other_paths_alone():
+    """llguidance's copies of a matcher share their lexer's errors."""
+    cheap, costly = [B] * 8, [A] * 6
+    alone = allowed_along(toy_grammars("a", "b", step_fuel=50).grammar(COSTLY), cheap)
+    assert "error" not in alone
+    grammars = toy_grammars("a", "b", step_fuel=50)
+    first, other = grammars.grammar(COSTLY), grammars.grammar(COSTLY)
+    assert allowed_along(first, costly)[-1] == "error"
+    for grammar in (first, other, first, grammars.grammar(COSTLY)):
+        assert allowed_along(grammar, cheap) == alone
+        assert allowed_along(grammar, costly)[-1] == "error"
+
+
+def test_what_drafts_explore_is_nothing_to_the_target():
+    compiled = toy_grammars("a", "b", step_fuel=50).compiled(COSTLY)
+    target, drafts = compiled.grammar(COSTLY), compiled.drafts.grammar(COSTLY)
+    assert allowed_along(drafts, [A] * 6)[-1] == "error" and compiled.failed
+    assert allowed_along(drafts, [B])[-1] == "error"  # no draft, and no time spent on another lexer
+    assert target._shares and "error" not in allowed_along(target, [B] * 8) and target._shares
+
+
+@pytest.mark.parametrize("rule", [match, ratio, block], ids=["match", "ratio", "block"])
+@pytest.mark.parametrize("widths", [[1, 1, 1, 1], [2, 1, 1]], ids=["chain", "tree"])
+@pytest.mark.parametrize("said", ["bbb.", "abbaab"])
+def test_a_request_ends_as_without_drafts(rule, widths, said):
+    """The target's text, and whether an error ends it, are plain decoding's: the draft goes down the costly path."""
+    if len(set(widths)) > 1 and not rule.TREES:
+        pytest.skip("chains only")
+    text = ["ab.".index(letter) for letter in said]
+    target = remembered(lambda prefix: torch.eye(3)[text[min(len(prefix) - len(PROMPT), len(text) - 1)]] * 50)
+    draft = remembered(lambda prefix: torch.tensor([9.0, 8.0, 0.0]))
+    params = SamplingParams(temperature=1.0, constraint=COSTLY)
+    ends = {}
+    for drafter, gamma in ((Scripted(lambda one, budget: Proposal()), 0), (drawing(draft, widths), 6)):
+        compiled = toy_grammars("a", "b", step_fuel=50).compiled(COSTLY)
+        one = session(count=12, gamma=gamma, params=params,
+                      pipeline=Pipeline(params, len(PROMPT), grammars=compiled.drafts))  # fmt: skip
+        one.target_pipeline = Pipeline(params, len(PROMPT), grammars=compiled)
+        with contextlib.suppress(ConstraintError):
+            decode(target, 3, drafter, rule, one, commit_until({END}))
+        ends[gamma] = one.generated, type(one.error), one.finish
+        assert gamma == 0 or any("drafting failed" in warning for warning in one.report.warnings)
+    assert ends[0] == ends[6]
+    assert (ends[0][1] is ConstraintError) == (said != "bbb.")
+
+
+def drawing(draft, widths):
+    """Draws and submits what it has drawn, also where the constraint ends it."""
+    return Scripted(sampled_tree(draft, widths, replacement=False))

@@ -199,6 +199,18 @@ class Edited:
         self.drafter.end(session)
 
 
+class Dropping(Edited):
+    """Drops what was drawn when the other drafter raises: ``edit`` sees the proposals of the other rounds."""
+
+    def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
+        try:
+            return super().propose(sessions, budgets)
+        except Exception:
+            for session in sessions:
+                session.begin_draft()
+            return [Proposal() for _ in sessions]
+
+
 def cut_at_odd(proposal: Proposal) -> Proposal:
     """Drops drawn tokens: the chain ends before its first token with an odd id."""
     size = next((i for i, token in enumerate(proposal.tokens) if token % 2), len(proposal))

@@ -12,7 +12,7 @@ from ..sampling.coins import KeyedCoins
 from . import broken
 from .checks import Check, Options
 from .drive import PROMPT, decode, distance, plain, remembered, session
-from .enumerated import DRAFT, OTHER, TARGET, TARGET2, chain, small_chain
+from .enumerated import DRAFT, OTHER, TARGET, TARGET2, chain, failing_chain, small_chain
 from .shapes import Controlled, Scripted, by_the_discarded, mixture, sampled_tree
 from .toy import ToyRuntime, hashed_logits, mixed_logits
 
@@ -42,6 +42,9 @@ def checks(options: Options) -> Iterator[Check]:
 
     for name, edit in (("drops drawn tokens", broken.cut_at_odd), ("states another law", broken.flat_laws)):
         yield _caught(f"drafter: {name}", distance(TARGET, 3, _edited(chain, edit), ratio, gamma=2, count=3))
+    for name, rule in (("ratio", ratio), ("block", block)):
+        found = distance(TARGET2, 2, _dropping, rule, gamma=3, count=4)
+        yield _caught(f"drafter: drops what was drawn when it fails, {name}", found)
     for name, edit in (("merges drawn siblings", broken.merge_repeats), ("sorts drawn siblings", broken.rank_by_id)):
         found = distance(TARGET, 3, _edited(_siblings, edit), ratio, gamma=2, count=2, spare=1)
         yield _caught(f"drafter: {name}", found)
@@ -55,6 +58,10 @@ def checks(options: Options) -> Iterator[Check]:
     ):
         found = distance(TARGET, 3, chain, ratio, gamma=2, count=3, params=params, make_pipeline=make)
         yield _caught(f"pipeline: {name}", found)
+
+
+def _dropping(rule: Rule) -> Drafter:
+    return broken.Dropping(failing_chain(RuntimeError)(rule), lambda proposal: proposal)
 
 
 def _siblings(rule: Rule) -> Drafter:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .. import verify
+from ..core.errors import ConstraintError
 from ..core.protocols import Drafter, Rule
 from ..core.types import SamplingParams
 from ..drafters._own_cache import OwnCacheDraft
@@ -43,7 +44,7 @@ from .shapes import (
     sampled_tree,
     top_tree,
 )
-from .toy import LogitsOf, ToyRuntime, hashed_logits, mixed_logits
+from .toy import LogitsOf, ToyRuntime, failing_logits, hashed_logits, mixed_logits
 from .vocabularies import THEIRS, other_draft
 
 SAME = 1e-9  # total variation that rounding may leave
@@ -91,6 +92,7 @@ class Shape:
     spare: int = 0
     tree: bool = False
     vocab_size: int = 3  # 2 where three would have too many outcomes
+    failing: bool = False  # drafting fails in some rounds, depending on what was drawn
 
 
 def chain(rule: Rule) -> Drafter:
@@ -103,6 +105,11 @@ def small_chain(rule: Rule) -> Drafter:
     return DraftModel(ToyRuntime(DRAFT2, 2))
 
 
+def failing_chain(error: type[Exception] | None) -> Callable[[Rule], Drafter]:
+    """:func:`small_chain`, whose draft model fails behind a token 0."""
+    return lambda rule: DraftModel(ToyRuntime(failing_logits(DRAFT2, error), 2))
+
+
 def hybrid(join: str, vocab_size: int = 3, draft: LogitsOf = DRAFT) -> Callable[[Rule], Drafter]:
     """Lookup, then a draft model, for which lookup drafts as well, behind it or beside it."""
     runtime = ToyRuntime(draft, vocab_size)
@@ -112,6 +119,12 @@ def hybrid(join: str, vocab_size: int = 3, draft: LogitsOf = DRAFT) -> Callable[
 
 
 _ANY_MATCH = LookupConfig(min_match=1, stop_below=0.3)
+_FAULTS: dict[str, type[Exception] | None] = {
+    "raises": RuntimeError,
+    "gives NaN": None,
+    "runs out of memory": MemoryError,
+    "cannot follow a constraint": ConstraintError,
+}
 _OWN_WARP = Pipeline(SamplingParams(temperature=0.7, top_k=2, top_p=0.5))
 SHAPES = [
     Shape("drawn chain of 1", chain, 1, 3),
@@ -164,6 +177,28 @@ SHAPES = [
     Shape("on the target's own cache", lambda rule: OwnCacheDraft(ToyRuntime(DRAFT, 3)), 2, 3),
     Shape("another vocabulary, shared tokens", lambda rule: Intersect(other_draft(FOREIGN), 3), 2, 3),
     Shape("another vocabulary, through text", lambda rule: Reencode(other_draft(FOREIGN)), 3, 3),
+    *(
+        Shape(f"drawn chain of 3 that {fault}", failing_chain(error), 3, 4, vocab_size=2, failing=True)
+        for fault, error in _FAULTS.items()
+    ),
+    Shape(
+        "on the target's own cache, out of memory",
+        lambda rule: OwnCacheDraft(ToyRuntime(failing_logits(DRAFT, MemoryError), 3)), 2, 3, failing=True,
+    ),
+    Shape(
+        "drawn tree that raises",
+        lambda rule: Scripted(sampled_tree(failing_logits(DRAFT, RuntimeError), [2, 1], replacement=False)),
+        6, 2, spare=2, tree=True, failing=True,
+    ),
+    Shape(
+        "draft model's tree that gives NaN",
+        lambda rule: DraftTree(ToyRuntime(failing_logits(DRAFT, None), 3), WIDE),
+        4, 2, spare=2, tree=True, failing=True,
+    ),
+    Shape(
+        "lookup beside a draft model that raises",
+        hybrid("beside", draft=failing_logits(DRAFT, RuntimeError)), 3, 2, spare=1, tree=True, failing=True,
+    ),
 ]  # fmt: skip
 
 
@@ -200,6 +235,7 @@ def shape_distance(shape: Shape, rule: Rule, params: SamplingParams | None = Non
         count=shape.count,
         params=params,
         spare=shape.spare,
+        failing=shape.failing,
     )
 
 

@@ -73,6 +73,21 @@ def hashed_logits(vocab_size: int, seed: int, sharpness: float = 2.0, order: int
     return logits_of
 
 
+def failing_logits(logits_of: LogitsOf, error: type[Exception] | None) -> LogitsOf:
+    """A draft that fails behind a token 0, as ``error``, or with NaN where that is None: whether a round's draft fails,
+    and how deep, depends on what was drawn."""
+
+    def logits(prefix: tuple[int, ...]) -> Tensor:
+        found = torch.as_tensor(logits_of(prefix))
+        if prefix[-1] != 0:
+            return found
+        if error is not None:
+            raise error("fails on purpose behind token 0")
+        return torch.full_like(found, torch.nan)
+
+    return logits
+
+
 def mixed_logits(target: LogitsOf, other: LogitsOf, share: float) -> LogitsOf:
     """A draft between the target (share 1) and something unrelated (share 0)."""
     return lambda prefix: share * torch.as_tensor(target(prefix)) + (1 - share) * torch.as_tensor(other(prefix))

@@ -284,7 +284,6 @@ class Engine:
             params,
             len(ids),
             vocab_size=self.target.runtime.vocab_size,
-            grammars=prepared.compiled,
             sampler=self._sampler,
         )
         session = Session(
@@ -292,8 +291,8 @@ class Engine:
             tokens=ids,
             prompt_length=len(ids),
             params=params,
-            pipeline=make_pipeline(),
-            target_pipeline=make_pipeline(),
+            pipeline=make_pipeline(grammars=prepared.compiled and prepared.compiled.drafts),
+            target_pipeline=make_pipeline(grammars=prepared.compiled),
             coins=KeyedCoins(seed, sample, self._sampler),
             limit=limit,
             gamma=most if gamma is None else gamma,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -85,8 +85,8 @@ class Grammars:
             raise ParameterError(f"constraint has {size} bytes, more than the {self._most_bytes} allowed")
         with self._lock:
             entry = self._compiled.get(constraint)
-            mine = entry is None
-            if entry is None:
+            mine = entry is None or (entry.done() and entry.result().failed)
+            if entry is None or mine:
                 entry = self._compiled[constraint] = Future()
             self._compiled.move_to_end(constraint)
             done = [known for known, other in self._compiled.items() if other.done()]
@@ -94,7 +94,10 @@ class Grammars:
                 del self._compiled[known]
         if mine:
             try:
-                entry.set_result(Compiled(self._compile(constraint), self._ends, self._ids))
+                drafts = Compiled(partial(self._compile, constraint), self._ends, self._ids, retries=False)
+                entry.set_result(
+                    Compiled(partial(self._compile, constraint), self._ends, self._ids, retries=True, drafts=drafts)
+                )
             except BaseException as error:
                 with self._lock:
                     self._compiled.pop(constraint, None)
@@ -140,35 +143,75 @@ class Grammars:
 
 
 class Compiled:
-    """A compiled constraint, which does not change: each request starts from a copy."""
+    """A compiled constraint; each request starts from a copy.
 
-    def __init__(self, matcher: Any, ends: Sequence[int], ids: Callable[[bytes], Tensor]) -> None:
-        self._matcher, self._ends, self._ids = matcher, ends, ids
+    llguidance's copies share one lexer: when a limit is reached on any path, all copies report an error from then on,
+    on every path. ``retries``: a copy that reports an error is replaced by one compiled anew, and only an error of that
+    one counts. ``drafts``: the same constraint for drafts, with a lexer of its own, so that no path that a draft has
+    explored can change the target's masks; those report an error from the first one on, and nothing more is drafted.
+    """
+
+    def __init__(
+        self,
+        compile_anew: Callable[[], Any],
+        ends: Sequence[int],
+        ids: Callable[[bytes], Tensor],
+        *,
+        retries: bool,
+        drafts: Compiled | None = None,
+    ) -> None:
+        self.compile_anew, self.ends, self.ids, self.retries, self.drafts = compile_anew, ends, ids, retries, drafts
+        self._matcher = compile_anew()
+        self._failed = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a copy has reported an error, so that later requests do better with a new one."""
+        return self._failed or (self.drafts is not None and self.drafts.failed)
+
+    def copy(self) -> Any:
+        """A matcher at the beginning."""
+        return self._matcher.deep_copy()
+
+    def report(self) -> None:
+        """A copy has reported an error."""
+        self._failed = True
 
     def grammar(self, constraint: Constraint) -> Grammar:
         """The grammar of the constraint that was compiled, at its beginning."""
-        return Grammar(self._matcher.deep_copy(), self._ends, self._ids)
+        return Grammar(self)
 
 
 class Grammar:
     """One request's state of a constraint: a matcher that stands at the end of ``_path``, and the masks met along it.
-    Prefixes are given without the prompt.
+    Prefixes are given without the prompt."""
 
-    ``start``: a matcher at the beginning, which never moves. An error stays in a matcher for good, and on one prefix
-    it says nothing about others: the next question is answered by a new copy, led along its own prefix.
-    """
-
-    def __init__(self, start: Any, ends: Sequence[int], ids: Callable[[bytes], Tensor]) -> None:
-        self._start, self._ids = start, ids
-        self._matcher = start.deep_copy()
-        self._ends = torch.tensor(ends)
-        self._end_set = frozenset(ends)
+    def __init__(self, compiled: Compiled) -> None:
+        self._compiled, self._ids = compiled, compiled.ids
+        self._matcher = compiled.copy()
+        self._shares = True  # its lexer with other requests
+        self._ends = torch.tensor(compiled.ends)
+        self._end_set = frozenset(compiled.ends)
         self._path: list[int] = []  # tokens that the matcher has consumed
         self._masks: dict[int, Tensor] = {}  # length of prefix to ids
 
     def allowed(self, prefix: Sequence[int]) -> Tensor:
         """Ids of the tokens that may follow ``prefix``: ascending int64, never none. Raises ConstraintError where
-        working them out takes too much, or where no token of the vocabulary goes on."""
+        working them out takes too much, or where no token of the vocabulary goes on. That says nothing about other
+        prefixes."""
+        try:
+            return self._allowed(prefix)
+        except ConstraintError:
+            self._compiled.report()
+            if not self._compiled.retries:
+                raise
+            shared, self._shares = self._shares, False
+            self._matcher, self._path, self._masks = self._compiled.compile_anew(), [], {}
+            if not shared:
+                raise
+            return self.allowed(prefix)
+
+    def _allowed(self, prefix: Sequence[int]) -> Tensor:
         shared, length = shared_length(self._path, prefix), len(prefix)
         if shared < length and not self._reach(prefix, shared):
             return self._ends
@@ -178,15 +221,6 @@ class Grammar:
             self._check(mask.numel() > 0)
             self._masks = {n: kept for n, kept in self._masks.items() if n > length - _MASKS} | {length: mask}
         return self._masks[length]
-
-    def forced(self, prefix: Sequence[int]) -> list[int]:
-        """Tokens of the text that must follow ``prefix``, as the tokenizer would write it: a good draft, and no more
-        than that, since the same text may be written in other tokens. Empty where there is a choice."""
-        if not self._reach(prefix, shared_length(self._path, prefix)):
-            return []
-        tokens: list[int] = self._matcher.compute_ff_tokens()
-        self._check()
-        return tokens
 
     def _reach(self, prefix: Sequence[int], shared: int) -> bool:
         """Bring the matcher to the end of ``prefix``, of which it has ``shared`` tokens; False where that cannot be."""
@@ -206,9 +240,7 @@ class Grammar:
     def _check(self, goes_on: bool = True) -> None:
         if self._matcher.is_error() or not goes_on:
             reason = _reason(self._matcher) or "no token of the vocabulary goes on"
-            length = len(self._path)
-            self._matcher, self._path, self._masks = self._start.deep_copy(), [], {}
-            raise ConstraintError(f"constraint cannot be followed after {length} tokens: {reason}")
+            raise ConstraintError(f"constraint cannot be followed after {len(self._path)} tokens: {reason}")
 
 
 def _reason(matcher: Any) -> str:

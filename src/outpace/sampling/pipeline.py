@@ -104,11 +104,6 @@ class Pipeline:
                 room = self._rooms[use] = torch.empty(like.shape, dtype=like.dtype)
         return room
 
-    def forced(self, prefix: Sequence[int]) -> list[int]:
-        """Tokens of the text that the constraint leaves no choice about after ``prefix``; none without one. A draft
-        like any other: the same text may be written in other tokens."""
-        return [] if self._grammar is None else self._grammar.forced(prefix[self._prompt_length :])
-
 
 def _greatest(scores: Tensor, sampler: Sampler | None, length: int) -> tuple[int, float]:
     """Place and value of the greatest score, the first of equals."""
