@@ -12,6 +12,7 @@ from ..core.types import Chunk, Law, SamplingParams
 from ..kernels.sampling import Sampler
 from ..models.loading import LoadedModel
 from ..sampling.coins import KeyedCoins
+from ..sampling.grammar import Grammars
 from ..sampling.pipeline import Pipeline
 
 
@@ -30,6 +31,7 @@ class Oracle:
     def __init__(self, model: LoadedModel, sampler: Sampler | None) -> None:
         self._model, self._sampler = model, sampler
         self._rows: dict[tuple[int, ...], Tensor] = {}
+        self._grammars = Grammars(model.tokenizer, model.end_tokens)
 
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """``[vocab_size]`` after the whole of ``tokens``, run from the beginning in a fresh cache."""
@@ -43,7 +45,7 @@ class Oracle:
 
     def law(self, tokens: Sequence[int], params: SamplingParams, prompt_length: int = 0) -> Law:
         """The target's law after ``tokens``, of which the first ``prompt_length`` are the prompt."""
-        return Pipeline(params, prompt_length).law(self.logits(tokens), tokens)
+        return Pipeline(params, prompt_length, grammars=self._grammars).law(self.logits(tokens), tokens)
 
     def answer(self, prompt: Sequence[int], params: SamplingParams) -> Answer:
         """Plain decoding under ``match``."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from .. import drafters
-from ..core.types import SamplingParams
+from ..core.types import Constraint, SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
 from ..engine.stream import Result, Stream
@@ -30,6 +30,11 @@ _A_LINE = 500  # cases that share a line of the audit
 _TIE = 1e-3  # logits closer than this may change places where a runtime promises no bits
 _DRAFTERS = ["draft_model", "draft_model", "lookup", "lookup", "own", "own", "none"]
 _DRAFTERS += ["draft_tree", "hybrid", "recycle", "medusa", "eagle"]
+_CONSTRAINTS = (
+    Constraint("json_object"),
+    Constraint("json_schema", '{"type": "array", "items": {"enum": ["def", 1, null]}, "maxItems": 4}'),
+    Constraint("regex", r"(def|class) \w{1,8}(\(self\))?:\n"),
+)
 _STOPS = ("\n", " ", "self", "e", ")", "in", "def ", "():\n", "return", "\0", "s(", "==")
 
 
@@ -87,6 +92,7 @@ def _request(random: Random, context: int | None, streamed: bool) -> Request:
     else:
         # Whole characters only: whether the end of half a character belongs to the answer is a matter of taste.
         prompt = random.choices(_whole_tokens(), k=length)
+    constraint = random.choice((None, None, None, None, *_CONSTRAINTS))
     params = SamplingParams(
         temperature=random.choice((0.0, 0.0, 0.5, 1.0, 1.7)),
         top_k=random.choice((0, 0, 0, 1, 3, 50)),
@@ -96,11 +102,12 @@ def _request(random: Random, context: int | None, streamed: bool) -> Request:
         max_tokens=random.choice((0, 1, 2, 5, 12, 20, 20, *((None,) if context else ()))),
         stop=random.sample(_STOPS, random.choice((0, 0, 1, 2))),
         stop_token_ids=[random.randrange(1024) for _ in range(random.choice((0, 0, 20)))],
-        ignore_eos=random.random() < 0.5,
+        ignore_eos=constraint is None and random.random() < 0.5,
         presence_penalty=random.choice((0.0, 0.0, 0.0, 0.5, -1.0)),
         frequency_penalty=random.choice((0.0, 0.0, 0.0, 0.7)),
         repetition_penalty=random.choice((1.0, 1.0, 1.0, 1.2, 0.8)),
         logit_bias=random.choice(({}, {}, {}, {random.randrange(1024): random.choice((-100.0, 4.0))})),
+        constraint=constraint,
     )
     return Request(prompt, params, random.randint(0, 6) if streamed and random.random() < 0.5 else None)
 
