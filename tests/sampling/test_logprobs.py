@@ -1,11 +1,12 @@
 """Log-probabilities are the model's own, whatever the pipeline does to the row."""
 
 import math
+import tracemalloc
 
 import pytest
 import torch
 
-from outpace.sampling.logprobs import token_logprobs
+from outpace.sampling.logprobs import LogprobLog, token_logprobs
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -29,3 +30,17 @@ def test_ties_go_to_the_lower_id_and_none_may_be_asked_for():
 
 def test_an_impossible_token_says_so():
     assert token_logprobs(torch.tensor([0.0, -torch.inf]), 1, 1).logprob == -math.inf
+
+
+def test_a_log_gives_back_what_it_took_in_a_tenth_of_the_memory():
+    rows = torch.randn(300, 50, generator=torch.Generator().manual_seed(3))
+    taken, log = [], LogprobLog()
+    tracemalloc.start()
+    for i, row in enumerate(rows):
+        log.append(token_logprobs(row, i % 50, i % 21))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    taken = [token_logprobs(row, i % 50, i % 21) for i, row in enumerate(rows)]
+    assert held < 300 * (32 + 12 * 10 * 1.5)
+    assert log.between(0, 1000) == taken
+    assert log.between(17, 40) == taken[17:40] and log.between(300, 310) == []

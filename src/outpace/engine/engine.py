@@ -22,7 +22,7 @@ from ..models.detokenizer import StreamDecoder
 from ..models.loading import LoadedModel
 from ..sampling.coins import KeyedCoins
 from ..sampling.grammar import Compiled, Grammars
-from ..sampling.logprobs import TokenLogprobs, token_logprobs
+from ..sampling.logprobs import LogprobLog, token_logprobs
 from ..sampling.pipeline import Pipeline
 from .admission import Admission, fail
 from .costs import pass_costs
@@ -313,7 +313,7 @@ class Engine:
             session.finish = "length"
         text = TextState(StreamDecoder(tokenizer, ids), params.stop, tokenizer.specials if params.stop else None)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
-        logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        logprobs = None if params.logprobs is None else LogprobLog()
         drafting = session.drafters if session.gamma else ()
         shares = [self._loop.share, *(share for name in drafting for share in self._shares[name])]
         # Where rows depend on those beside them, a text that is read again may go on otherwise: all is kept for it.
@@ -355,7 +355,7 @@ class Engine:
             session.prompt_length,
             report,
             session.origins[: text.tokens],
-            None if answer.logprobs is None else answer.logprobs[: text.tokens],
+            None if answer.logprobs is None else answer.logprobs.between(0, text.tokens),
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..core.prefixes import Share
 from ..core.protocols import Session
 from ..core.report import Report
-from ..sampling.logprobs import TokenLogprobs
+from ..sampling.logprobs import LogprobLog, TokenLogprobs
 from .text import TextState
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Answer:
     session: Session
     text: TextState
     ends: frozenset[int]
-    logprobs: list[TokenLogprobs] | None
+    logprobs: LogprobLog | None
     shares: Sequence[Share]  # whose memory it takes: the target's, and those of drafters with a cache of their own
     reach: int  # tokens that a round may write behind the text, at most
     shown: int = 0  # generated tokens that events have told of
@@ -141,5 +141,5 @@ def event_of(answer: Answer, finish: str | None) -> Event | None:
     session, start = answer.session, answer.shown
     answer.shown = end = start + count
     tokens = session.tokens[session.prompt_length + start : session.prompt_length + end]
-    logprobs = None if answer.logprobs is None else answer.logprobs[start:end]
+    logprobs = None if answer.logprobs is None else answer.logprobs.between(start, end)
     return Event(piece, tokens, finish, session.origins[start:end], logprobs)
