@@ -376,3 +376,19 @@ def test_a_request_ends_as_without_drafts(rule, widths, said):
 def drawing(draft, widths):
     """Draws and submits what it has drawn, also where the constraint ends it."""
     return Scripted(sampled_tree(draft, widths, replacement=False))
+
+
+EXPENSIVE = Constraint("regex", "a{0,9}|b[ab]{0,400}[ab]*a[ab]{12}b")  # behind b a mask takes more than 30 steps
+
+
+def test_a_lexer_that_has_failed_forbids_nothing_silently():
+    """It refuses tokens without an error, which must not end an answer."""
+    grammars = toy_grammars("a", "b", step_fuel=30)
+    one, other = grammars.grammar(EXPENSIVE), grammars.grammar(EXPENSIVE)
+    for _ in range(2):
+        assert one.allowed([A]).tolist() == [A, END]
+        with pytest.raises(ConstraintError, match="after 1 tokens: lexer error"):
+            one.allowed([B])
+        assert one.allowed([A, A]).tolist() == other.allowed([A, A]).tolist() == [A, END]
+        assert grammars.grammar(EXPENSIVE).allowed([A] * 6).tolist() == [A, END]
+        assert one.allowed([A, B]).tolist() == [END]

@@ -209,6 +209,8 @@ class Grammar:
             self._matcher, self._path, self._masks = self._compiled.compile_anew(), [], {}
             if not shared:
                 raise
+            for length in range(len(prefix)):  # step by step, as plain decoding came here
+                self.allowed(prefix[:length])
             return self.allowed(prefix)
 
     def _allowed(self, prefix: Sequence[int]) -> Tensor:
@@ -234,6 +236,8 @@ class Grammar:
         # An end token is never fed to the matcher: whether that can be rolled back depends on why it stopped.
         taken = self._matcher.try_consume_tokens(rest[:end]) if end else 0
         self._path += rest[:taken]
+        if taken < end and not self._matcher.is_error():
+            self._matcher.compute_bitmask()  # a lexer that has failed refuses tokens without an error
         self._check()
         return bool(taken == len(rest))
 
