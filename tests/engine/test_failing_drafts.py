@@ -82,6 +82,23 @@ def test_whatever_a_drafter_hands_in_the_distribution_is_the_targets(rule, fault
     assert found < 1e-9
 
 
+@rules
+def test_a_drafter_that_draws_past_the_record_drafts_nothing_and_is_told_so(rule):
+    """Whoever calls the rule itself could lose what was drawn: under a rule that needs the draws, none counts."""
+
+    def careless(one, budget):
+        law = one.pipeline.law(torch.as_tensor(DRAFT(tuple(one.tokens))), one.tokens)
+        token = one.rule.draw(law, one.coins, len(one.tokens), 0, 0)
+        if token == 0:
+            raise RuntimeError("on purpose")
+        return Proposal.chain([token], [law])
+
+    assert distance(TARGET, V, lambda rule: Scripted(careless), rule, gamma=1, count=3, failing=True) < 1e-9
+    one = session(count=9, gamma=1, params=SAMPLED, coins=KeyedCoins(1))
+    decode(TARGET, V, Scripted(careless), rule, one)
+    assert one.report.drafted == 0 and one.report.warnings
+
+
 def test_the_record_is_what_is_submitted():
     one = session(count=9, gamma=3, params=SAMPLED, coins=KeyedCoins(5))
     loop = Loop(ToyRuntime(TARGET, V), Scripted(lambda one, budget: after(one, budget, fault=refuse)), RATIO,

@@ -188,9 +188,12 @@ class Edited:
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         proposals = [self.edit(proposal) for proposal in self.drafter.propose(sessions, budgets)]
-        for session in sessions:
+        for session, proposal in zip(sessions, proposals, strict=True):
             session.begin_draft()  # the loop would submit what is recorded instead
-        return proposals
+            for node, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
+                laws = proposal.draft_laws
+                session.record.add(token, parent, laws[node] if laws is not None else None)
+        return [session.record.proposal() for session in sessions]
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         self.drafter.observe(sessions, verdicts, seen)

@@ -65,10 +65,16 @@ class DraftRecord:
             raise DrafterError(f"a draft distribution holds tokens outside the vocabulary of {self.vocab_size}")
 
     def check(self, proposal: Proposal) -> None:
-        """Raise DrafterError unless ``proposal`` begins with the recorded nodes and their draft distributions."""
+        """Raise DrafterError unless ``proposal`` begins with the recorded nodes and their draft distributions, and no
+        other node of it was drawn."""
         count = len(self)
         same = list(proposal.tokens[:count]) == self.tokens and list(proposal.parents[:count]) == self.parents
         laws = proposal.draft_laws if proposal.draft_laws is not None else [None] * len(proposal)
+        if any(law is not None for law in laws[count:]):
+            raise DrafterError(
+                "a proposal holds drawn tokens that are not recorded: draw them with session.draw, so that they can be "
+                "submitted when drafting fails"
+            )
         if not same or any(mine is not law for mine, law in zip(self.laws, laws, strict=False)):
             raise DrafterError(
                 "a proposal must begin with the nodes that were drawn, in order and with the distributions that they "
