@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -86,7 +87,8 @@ def sha256(path: Path, memory: Path | None = None) -> str:
         key = f"{file.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
         if key not in known:
             known[key] = _digest(file)
-            write_atomically(memory, json.dumps(known))
+            with contextlib.suppress(OSError):  # it is worked out again then
+                write_atomically(memory, json.dumps(known))
         sums.append(known[key])
     if not path.is_dir():
         return sums[0]
