@@ -1,5 +1,7 @@
 """The law of the output is the target's: every outcome of the coins, through the production loop."""
 
+import contextlib
+
 import pytest
 from tests.helpers.toys import (
     BLOCK,
@@ -7,17 +9,24 @@ from tests.helpers.toys import (
     RATIO,
     SAMPLED,
     Scripted,
+    admit,
+    commit_until,
     distance,
+    finish,
     mixture,
     remembered,
     sampled_tree,
+    session,
     top_tree,
 )
 
 from outpace.audit import broken
+from outpace.audit.exact import enumerate_law, total_variation
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
+from outpace.core.errors import NumericsError
 from outpace.core.types import SamplingParams
 from outpace.drafters.draft_model import DraftModel
+from outpace.engine.loop import Loop
 from outpace.sampling.pipeline import Pipeline
 
 SAME = 1e-9  # total variation that rounding may leave
@@ -103,6 +112,46 @@ def test_dropping_a_drawn_token_is_caught():
     assert (
         distance(TARGET, 3, lambda rule: broken.Edited(chain(rule), broken.cut_at_odd), RATIO, gamma=2, count=3) > BENT
     )
+
+
+class FailsBehindZero:
+    """The target's numbers fail behind token 0 at a place; its drafts' do not."""
+
+    def __init__(self, length):
+        self.pipeline, self.length = Pipeline(SAMPLED), length
+
+    def law(self, logits, prefix):
+        if len(prefix) == self.length and prefix[-1] == 0:
+            raise NumericsError("no numbers")
+        return self.pipeline.law(logits, prefix)
+
+
+@pytest.mark.parametrize("make", ["chain", "tree"])
+@pytest.mark.parametrize("rule", [RATIO, BLOCK], ids=["ratio", "block"])
+def test_the_targets_own_error_comes_as_often_and_as_late_as_without_drafts(rule, make):
+    """Also where the rule looks at rows that it then refuses: an error there is none of the request's."""
+    if make == "tree" and not rule.TREES:
+        pytest.skip("chains only")
+    target, draft = (remembered(hashed_logits(2, seed, sharpness=1.0)) for seed in (5, 6))
+
+    def outcomes(gamma):
+        def run(coins):
+            drafter = DraftModel(ToyRuntime(draft, 2))
+            if make == "tree":
+                drafter = Scripted(sampled_tree(draft, [2, 1], replacement=True))
+            one = session(count=3, gamma=gamma, coins=coins, params=SAMPLED, spare=2)
+            one.target_pipeline = FailsBehindZero(4)
+            loop = Loop(ToyRuntime(target, 2), drafter, rule, commit_until(count=3))
+            admit(loop, [one])
+            with contextlib.suppress(NumericsError):
+                finish(loop, [one])
+            return tuple(one.generated), one.finish
+
+        return enumerate_law(run)
+
+    plainly = outcomes(0)
+    assert {finish for _, finish in plainly} == {"error", "length"}
+    assert total_variation(outcomes(3), plainly) < SAME
 
 
 def test_position_keys_under_a_rule_that_looks_ahead_are_caught():
