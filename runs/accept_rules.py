@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("--rules", nargs="+", default=RULES, choices=RULES)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    from outpace.models.catalogue import resolve
-    from outpace.models.loading import load_draft, load_model
+    from outpace.catalogue import resolve
+    from outpace.runtimes.loading import load_draft, load_model
 
     target = load_model(resolve(options.target), threads=options.threads)
     draft = load_draft(resolve(options.draft), threads=options.threads)

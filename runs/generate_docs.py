@@ -13,7 +13,7 @@ from pathlib import Path
 
 from outpace import commands, drafters, verify
 from outpace.bench.tables import markdown
-from outpace.models.catalogue import catalogue, drafts_for
+from outpace.catalogue import catalogue, drafts_for
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

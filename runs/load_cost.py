@@ -12,8 +12,8 @@ import argparse
 from time import perf_counter
 
 from outpace.bench.provenance import peak_memory
-from outpace.models.catalogue import resolve
-from outpace.models.loading import load_model
+from outpace.catalogue import resolve
+from outpace.runtimes.loading import load_model
 
 
 def main() -> None:

@@ -33,15 +33,15 @@ from outpace import SamplingParams, load
 from outpace.bench import workload
 from outpace.bench.compare import race
 from outpace.bench.simulate import Logged, Outcome, Truth, simulate
-from outpace.core.prefixes import shared_length
+from outpace.catalogue import resolve
+from outpace.control.controller import AutoController
+from outpace.control.costs import PassCosts, from_dict, machine, measure_passes, pass_costs
+from outpace.core.prefix_cache import shared_length
 from outpace.core.types import Chunk
 from outpace.drafters.lookup import Config, Lookup
-from outpace.engine.controller import AutoController
-from outpace.engine.costs import PassCosts, from_dict, machine, measure_passes, pass_costs
 from outpace.engine.engine import Engine, Prompt
 from outpace.engine.stream import Result
-from outpace.models.catalogue import resolve
-from outpace.models.loading import LoadedModel, load_draft, load_model
+from outpace.runtimes.loading import LoadedModel, load_draft, load_model
 
 CREATIVE = (
     "Write the opening of a story in which a lighthouse keeper finds a door at the bottom of the sea.",

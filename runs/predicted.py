@@ -15,8 +15,8 @@ from outpace import SamplingParams, load
 from outpace.bench import workload
 from outpace.bench.compare import compare
 from outpace.bench.session import encode
-from outpace.models.catalogue import resolve
-from outpace.models.loading import load_draft, load_model
+from outpace.catalogue import resolve
+from outpace.runtimes.loading import load_draft, load_model
 
 BAR, SHARE = 0.12, 0.9
 

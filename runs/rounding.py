@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
+from outpace.catalogue import resolve
 from outpace.core.types import Chunk
-from outpace.models.catalogue import resolve
-from outpace.models.checkpoint import open_checkpoint
-from outpace.models.loading import checked_config
-from outpace.models.native import NativeRuntime
+from outpace.files.checkpoint import open_checkpoint
+from outpace.runtimes.loading import checked_config
+from outpace.runtimes.native import NativeRuntime
 
 WAYS = {
     "the file's weights, float activations, bf16 keys and values": {"activations": "float"},

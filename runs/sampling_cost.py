@@ -13,8 +13,8 @@ import torch
 from outpace.core.types import Law, Proposal, SamplingParams
 from outpace.kernels.native import open_library
 from outpace.kernels.sampling import Sampler
-from outpace.sampling.coins import KeyedCoins
 from outpace.sampling.pipeline import Pipeline
+from outpace.sampling.random_source import KeyedCoins
 from outpace.verify import match, ratio
 
 VOCAB, REPEATS = 151_936, 25

@@ -20,10 +20,10 @@ import torch
 
 from outpace import Result, SamplingParams, load
 from outpace.bench.provenance import provenance
-from outpace.drafters._layer_choice import choose_layers
+from outpace.catalogue import resolve
+from outpace.drafters.layer_skip.choice import choose_layers
 from outpace.engine.engine import Engine
-from outpace.models.catalogue import resolve
-from outpace.models.loading import HEAD_IDS, LoadedModel, load_draft, load_model
+from outpace.runtimes.loading import HEAD_IDS, LoadedModel, load_draft, load_model
 
 PROMPTS = {
     "code": "Write a Python function that groups a list of words by their first letter, with a docstring.",

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 from serve_load import start_server
 
-from outpace.models.catalogue import resolve
+from outpace.catalogue import resolve
 
 HEAD = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 GIANTS: list[dict[str, object]] = [

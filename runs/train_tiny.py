@@ -1,4 +1,4 @@
-"""Make the tiny trained pair that ships in src/outpace/models/tiny: a target and the draft distilled from it.
+"""Make the tiny trained pair that ships in src/outpace/catalogue/tiny: a target and the draft distilled from it.
 
     python runs/train_tiny.py                 # about a quarter of an hour on one CPU thread
 
@@ -288,7 +288,7 @@ def write(model: Llama, tokenizer: Tokenizer, directory: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "src/outpace/models/tiny")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "src/outpace/catalogue/tiny")
     parser.add_argument("--work", type=Path, default=Path("build/train_tiny"), help="checkpoints")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--draft-steps", type=int, default=800)

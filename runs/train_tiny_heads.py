@@ -1,4 +1,4 @@
-"""Train the heads that ship for the tiny target: Medusa (src/outpace/models/tiny/medusa), EAGLE 1 (tiny/eagle) and
+"""Train the heads that ship for the tiny target: Medusa (src/outpace/catalogue/tiny/medusa), EAGLE 1 (tiny/eagle) and
 EAGLE 3 (tiny/eagle3).
 
     python runs/train_tiny_heads.py                  # some minutes on one CPU thread
@@ -23,17 +23,17 @@ from torch import Tensor
 from train_tiny import END, read_text, windows
 
 from outpace import SamplingParams, load
-from outpace.drafters._eagle_net import EagleNet, build
-from outpace.drafters._training import eagle_loss, medusa_accuracies, medusa_loss
+from outpace.catalogue import resolve
+from outpace.drafters.common.training import eagle_loss, medusa_accuracies, medusa_loss
+from outpace.drafters.eagle.net import EagleNet, build
 from outpace.drafters.medusa import MedusaHeads
-from outpace.models.catalogue import resolve
-from outpace.models.checkpoint import open_checkpoint
-from outpace.models.decoder import OUTPUT
-from outpace.models.loading import load_model
+from outpace.files.checkpoint import open_checkpoint
+from outpace.runtimes.loading import load_model
+from outpace.runtimes.torch_decoder import OUTPUT
 from outpace.train.capture import Captured, capture
 from outpace.train.loop import train
 
-TINY = Path(__file__).parents[1] / "src/outpace/models/tiny"
+TINY = Path(__file__).parents[1] / "src/outpace/catalogue/tiny"
 TIME, BATCH = 128, 4
 DRAFT_VOCAB = 320
 SHAPE = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 1024}

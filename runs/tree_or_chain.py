@@ -19,18 +19,18 @@ from typing import Any
 import torch
 
 from outpace import verify
+from outpace.catalogue import resolve
+from outpace.control.costs import measure_passes
 from outpace.core.protocols import Drafter, Runtime, Session
 from outpace.core.types import Chunk, Forward, SamplingParams, Verdict
 from outpace.drafters.draft_model import DraftModel
 from outpace.drafters.draft_tree import Config, DraftTree
 from outpace.engine.build import load
-from outpace.engine.costs import measure_passes
 from outpace.kernels.native import open_library
 from outpace.kernels.sampling import Sampler
-from outpace.models.catalogue import resolve
-from outpace.models.loading import load_draft, load_model
-from outpace.sampling.coins import KeyedCoins
+from outpace.runtimes.loading import load_draft, load_model
 from outpace.sampling.pipeline import Pipeline
+from outpace.sampling.random_source import KeyedCoins
 
 PROMPTS = {
     "code": "Write a Python function that merges two sorted lists into one sorted list. Only the code.",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from outpace.models import catalogue
+from outpace import catalogue
 
 # The same examples every time: a failure in CI is a failure here.
 settings.register_profile("outpace", deadline=None, derandomize=True)

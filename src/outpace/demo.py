@@ -6,6 +6,7 @@ import math
 import statistics
 import sys
 
+from . import catalogue
 from .bench.compare import Comparison, compare, provenance
 from .commands._terminal import accept_any_text, safe_for
 from .commands.generate import comparison_table
@@ -13,8 +14,7 @@ from .core.errors import CatalogueError
 from .core.types import SamplingParams
 from .engine.build import load
 from .engine.engine import Prompt
-from .models import catalogue
-from .models.loading import LoadedModel, load_draft, load_model
+from .runtimes.loading import LoadedModel, load_draft, load_model
 
 PAIR = ("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b")
 TINY = ("tiny", "tiny-draft")

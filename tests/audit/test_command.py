@@ -14,10 +14,10 @@ from outpace.core.errors import ParameterError
 from outpace.core.types import Forward, Key, Proposal, Verdict
 from outpace.drafters.draft_model import DraftModel
 from outpace.engine.engine import Engine
-from outpace.engine.text import TextState
+from outpace.engine.text_state import TextState
 from outpace.kernels.native import available
-from outpace.models.native import NativeRuntime
-from outpace.sampling.coins import KeyedCoins
+from outpace.runtimes.native import NativeRuntime
+from outpace.sampling.random_source import KeyedCoins
 from outpace.verify import block, match, ratio
 
 

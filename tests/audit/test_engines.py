@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from outpace.audit import engines
-from outpace.audit.engines import checks, laws, process
+from outpace.audit.engines import checks, process
+from outpace.audit.engines import distributions as laws
 from outpace.audit.engines.checks import Float32, Observed, canonical, first_difference, judge
 from outpace.core.errors import ModelError, ParameterError, PeerError
-from outpace.models.checkpoint import open_checkpoint
+from outpace.files.checkpoint import open_checkpoint
 
-TINY = Path(engines.__file__).parents[2] / "models" / "tiny" / "target"
+TINY = Path(engines.__file__).parents[2] / "catalogue" / "tiny" / "target"
 LAW = {0: 0.5, 1: 0.3, 2: 0.2}
 
 # An engine whose next token depends on the last one only; `skew` moves that much mass from token 0 to token 1.

@@ -14,9 +14,9 @@ from outpace.bench.probe import Bandwidth
 from outpace.bench.report import html_report
 from outpace.bench.summary import EVERYTHING, rows
 from outpace.bench.tables import facts, page, summary_table
+from outpace.catalogue import resolve
 from outpace.core.errors import ParameterError, PeerError
-from outpace.models.catalogue import resolve
-from outpace.models.loading import load_draft, load_model
+from outpace.runtimes.loading import load_draft, load_model
 
 PROMPTS = [workload.Prompt("a", "code", "def main("), workload.Prompt("b", "chat", "The cat sat on the mat. The cat")]
 

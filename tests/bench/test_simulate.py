@@ -7,9 +7,9 @@ import random
 import pytest
 
 from outpace.bench.simulate import Logged, Truth, best_gamma, by_chance, operations, simulate, speedup
+from outpace.control.controller import AutoController
+from outpace.control.costs import PassCosts
 from outpace.core.report import expected_tokens
-from outpace.engine.controller import AutoController
-from outpace.engine.costs import PassCosts
 
 FLAT = PassCosts((1, 16), (1.0, 1.0))
 STEEP = PassCosts((1, 2, 4, 8, 16), (1.0, 1.5, 2.5, 4.5, 8.5))

@@ -36,7 +36,7 @@ PLACES = {
 def test_places_that_cannot_be_written_are_refused_before_a_model_is_loaded(
     command: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outpace.models.loading.load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("outpace.runtimes.loading.load_model", lambda *a, **k: pytest.fail("a model was loaded"))
     audit = importlib.import_module("outpace.audit.run")  # the package has a function of this name
     monkeypatch.setattr(audit, "run", lambda options: pytest.fail("it was audited"))
     (tmp_path / "file").write_text("x")

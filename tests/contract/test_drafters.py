@@ -29,10 +29,10 @@ from outpace.audit.toy import LogitsOf, ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import ParameterError
 from outpace.core.protocols import Parts
 from outpace.core.types import Forward, Proposal, SamplingParams, Verdict
-from outpace.drafters._own_cache import OwnCacheDraft
+from outpace.drafters.common.own_cache import OwnCacheDraft
 from outpace.engine.loop import Loop
-from outpace.sampling.coins import KeyedCoins
 from outpace.sampling.pipeline import Pipeline
+from outpace.sampling.random_source import KeyedCoins
 
 V = 6
 TARGET = remembered(hashed_logits(V, 41, order=2))

@@ -19,7 +19,7 @@ from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import ParameterError
 from outpace.core.types import Law, Proposal, SamplingParams
 from outpace.drafters.draft_model import DraftModel
-from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.random_source import KeyedCoins
 
 V = 5
 TARGET = remembered(hashed_logits(V, 51))

@@ -13,8 +13,8 @@ from outpace.drafters.draft_model import Config, DraftModel, create
 from outpace.drafters.lookup import Config as LookupConfig
 from outpace.drafters.lookup import Lookup
 from outpace.engine.loop import Loop
-from outpace.sampling.coins import KeyedCoins
 from outpace.sampling.pipeline import Pipeline
+from outpace.sampling.random_source import KeyedCoins
 
 V = 5
 TARGET = remembered(hashed_logits(V, 31))

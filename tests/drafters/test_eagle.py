@@ -18,7 +18,7 @@ from outpace.core.protocols import Parts
 from outpace.core.types import Capabilities, Chunk, SamplingParams
 from outpace.drafters.eagle import Config, Eagle, create
 from outpace.engine.loop import Loop
-from outpace.sampling.coins import KeyedCoins, gumbel_noise
+from outpace.sampling.random_source import KeyedCoins, gumbel_noise
 
 HIDDEN, HEADS, SHARED, DIM, WIDE, VOCAB, PRUNED = 128, 4, 2, 16, 48, 1024, 200
 THETA, EPS = 5000.0, 1e-5

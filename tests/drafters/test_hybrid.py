@@ -24,7 +24,7 @@ from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
 from outpace.core.types import Forward, Law, Proposal, Verdict
-from outpace.drafters._extending import Start
+from outpace.drafters.common.extending import Start
 from outpace.drafters.draft_model import DraftModel
 from outpace.drafters.hybrid import Config, Hybrid, create
 from outpace.drafters.lookup import Config as LookupConfig
@@ -32,7 +32,7 @@ from outpace.drafters.lookup import Lookup
 from outpace.drafters.recycle import Config as RecycleConfig
 from outpace.drafters.recycle import Recycle
 from outpace.engine.loop import Loop
-from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.random_source import KeyedCoins
 
 V = 5
 TARGET = remembered(hashed_logits(V, 31, order=2))

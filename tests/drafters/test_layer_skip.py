@@ -15,12 +15,12 @@ from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
 from outpace.core.types import Chunk
-from outpace.drafters._layer_choice import Choice, choose_layers, draft_cost
-from outpace.drafters._own_cache import OwnCacheDraft
+from outpace.drafters.common.own_cache import OwnCacheDraft
 from outpace.drafters.layer_skip import Config, create
-from outpace.models.loading import LoadedModel
-from outpace.models.native import NativeRuntime
-from outpace.sampling.coins import KeyedCoins
+from outpace.drafters.layer_skip.choice import Choice, choose_layers, draft_cost
+from outpace.runtimes.loading import LoadedModel
+from outpace.runtimes.native import NativeRuntime
+from outpace.sampling.random_source import KeyedCoins
 
 PROMPT = "def read(path):\n    with open(path) as f:\n        return"
 V = 3

@@ -10,10 +10,10 @@ from outpace import SamplingParams
 from outpace.audit.toy import hashed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
-from outpace.drafters._extending import Start
-from outpace.drafters._pool import Pool
+from outpace.drafters.common.extending import Start
 from outpace.drafters.lookup import Config, Lookup, create
-from outpace.sampling.coins import KeyedCoins
+from outpace.drafters.lookup.pool import Pool
+from outpace.sampling.random_source import KeyedCoins
 
 EAGER = {"min_match": 1, "stop_below": 0.0}
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from outpace import SamplingParams, load
+from outpace.catalogue import resolve
 from outpace.core.errors import DrafterError
 from outpace.core.protocols import Parts
 from outpace.drafters.low_bit import Config, bits_of, create
-from outpace.models.catalogue import resolve
-from outpace.models.loading import LoadedModel, load_model
+from outpace.runtimes.loading import LoadedModel, load_model
 
 PROMPTS = ["def read(path):\n    with open(path) as f:\n        return", "The river rose for nine days, and", "class"]
 

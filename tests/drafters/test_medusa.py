@@ -14,10 +14,10 @@ from outpace.audit.toy import ToyRuntime, hashed_logits
 from outpace.core.errors import DrafterError, ModelError
 from outpace.core.protocols import Parts
 from outpace.core.types import Chunk, SamplingParams
-from outpace.drafters._heads import read_heads
+from outpace.drafters.common.heads import read_heads
 from outpace.drafters.medusa import Config, Medusa, MedusaHeads, create
 from outpace.engine.loop import Loop
-from outpace.sampling.coins import KeyedCoins, gumbel_noise
+from outpace.sampling.random_source import KeyedCoins, gumbel_noise
 
 V, HEADS, BLOCKS = 7, 3, 2
 TARGET = hashed_logits(V, 71)

@@ -29,12 +29,12 @@ from outpace import SamplingParams, drafters, load
 from outpace.audit.toy import ToyRuntime, hashed_logits
 from outpace.core.errors import DrafterError, VocabularyError
 from outpace.core.protocols import Parts
-from outpace.drafters._other_text import DraftText
+from outpace.drafters.common.other_text import DraftText
 from outpace.engine.loop import Loop
-from outpace.models.loading import LoadedModel
-from outpace.models.tokenizer import Tokenizer
-from outpace.sampling.coins import KeyedCoins
+from outpace.runtimes.loading import LoadedModel
 from outpace.sampling.pipeline import Pipeline
+from outpace.sampling.random_source import KeyedCoins
+from outpace.text.tokenizer import Tokenizer
 
 NAMES = ["intersect", "reencode"]
 OURS = letters("a", "b", "c")

@@ -9,9 +9,9 @@ from tests.helpers.toys import BLOCK, GREEDY, MATCH, RATIO, SAMPLED, decode, pla
 from outpace.audit.toy import hashed_logits
 from outpace.core.errors import ParameterError
 from outpace.core.types import Forward, Verdict
-from outpace.drafters._extending import Start
+from outpace.drafters.common.extending import Start
 from outpace.drafters.recycle import Config, Recycle, template, top_tokens
-from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.random_source import KeyedCoins
 
 V = 6
 TARGET = remembered(hashed_logits(V, 41, order=1))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.drafters._copying import EditedCopy
-from outpace.drafters._suffix import Cursor, SuffixText
-from outpace.drafters._trust import Trust
+from outpace.drafters.lookup.copying import EditedCopy
+from outpace.drafters.lookup.suffix import Cursor, SuffixText
+from outpace.drafters.lookup.trust import Trust
 
 texts = st.lists(st.integers(0, 2), max_size=40)
 

@@ -11,11 +11,11 @@ from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
 from outpace.core.types import Capabilities, Law, SamplingParams
-from outpace.drafters._tree import Tree, likeliest
+from outpace.drafters.common.tree import Tree, likeliest
 from outpace.drafters.draft_tree import Config, DraftTree, create
 from outpace.engine.loop import Loop
-from outpace.sampling.coins import KeyedCoins, gumbel_noise
 from outpace.sampling.pipeline import Pipeline
+from outpace.sampling.random_source import KeyedCoins, gumbel_noise
 
 V = 7
 TARGET = _remembered(hashed_logits(V, 61))

@@ -7,9 +7,9 @@ from tests.helpers import tiny_models
 from tests.helpers.shipped import model, shared_engine
 
 from outpace import SamplingParams
+from outpace.catalogue import resolve
 from outpace.engine.build import load
-from outpace.models.catalogue import resolve
-from outpace.models.loading import load_model
+from outpace.runtimes.loading import load_model
 
 CODE = "def read(path):\n    with open(path) as f:\n        return"
 DRAFTERS = ["draft_model", "lookup"]

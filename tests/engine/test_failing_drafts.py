@@ -23,7 +23,7 @@ from outpace.audit.toy import ToyRuntime, failing_logits, hashed_logits, mixed_l
 from outpace.core.types import Proposal
 from outpace.drafters.draft_model import DraftModel
 from outpace.engine.loop import Loop
-from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.random_source import KeyedCoins
 
 V = 3
 TARGET = remembered(hashed_logits(V, 21, sharpness=1.0))

@@ -30,7 +30,7 @@ from outpace.core.types import Chunk, Law, Proposal
 from outpace.drafters.draft_model import DraftModel
 from outpace.drafters.lookup import Config, Lookup
 from outpace.engine.loop import Loop
-from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.random_source import KeyedCoins
 
 V = 6
 TARGET = remembered(hashed_logits(V, 21))

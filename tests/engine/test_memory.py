@@ -12,7 +12,7 @@ from tests.helpers.shipped import model
 import outpace
 from outpace.core.cache import KVCache
 from outpace.core.errors import CacheError, ContextError
-from outpace.core.prefixes import shares_of
+from outpace.core.prefix_cache import shares_of
 from outpace.core.types import SamplingParams
 from outpace.engine.scoring import prompt_logprobs
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from outpace.models.config import DecoderConfig
+from outpace.families.config import DecoderConfig
 
 
 def naive_logits(config: DecoderConfig, tensors: dict[str, Tensor], tokens: list[int]) -> Tensor:

@@ -9,9 +9,9 @@ import gguf
 import numpy as np
 import torch
 
-from outpace.models.config import DecoderConfig
-from outpace.models.table import DECODER, expected_tensors, known
-from outpace.models.tensors import StoredTensor
+from outpace.families.config import DecoderConfig
+from outpace.families.table import DECODER, expected_tensors, known
+from outpace.files.tensors import StoredTensor
 
 
 def small_config(*optional: str, **changes: object) -> DecoderConfig:

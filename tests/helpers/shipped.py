@@ -6,10 +6,10 @@ import dataclasses
 import functools
 from collections.abc import Collection, Mapping
 
+from outpace.catalogue import resolve
 from outpace.engine.build import load
 from outpace.engine.engine import Engine
-from outpace.models.catalogue import resolve
-from outpace.models.loading import LoadedModel, load_model
+from outpace.runtimes.loading import LoadedModel, load_model
 
 
 @functools.cache

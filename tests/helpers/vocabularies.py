@@ -10,8 +10,8 @@ import torch
 from outpace.audit.toy import LogitsOf, ToyRuntime
 from outpace.audit.vocabularies import letters
 from outpace.core.protocols import Parts, Runtime
-from outpace.models.pairing import Encoder
-from outpace.models.tokenizer import Tokenizer
+from outpace.text.pairing import Encoder
+from outpace.text.tokenizer import Tokenizer
 
 __all__ = ["foreseeing", "letters", "parts", "scripted"]
 

@@ -14,7 +14,7 @@ from outpace.kernels import build, native
 HERE = Path(__file__).parent
 TESTS = HERE.parent
 TRIED = [f"kernels/test_{name}.py" for name in ("linear", "attention", "pass", "sampling_kernels")]
-TRIED += [f"models/test_{name}.py" for name in ("native", "loading")]
+TRIED += [f"runtimes/test_{name}.py" for name in ("native", "loading")]
 
 pytestmark = [
     pytest.mark.audit,

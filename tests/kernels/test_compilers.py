@@ -16,7 +16,7 @@ from outpace.kernels.linear import matmul, pack, pack_float, unpack
 from outpace.kernels.native import Library, available, missing_notice, open_library
 from outpace.kernels.passes import SlotRows, attention
 from outpace.kernels.sampling import NoiseKey, Sampler
-from outpace.models.native import _SCALES
+from outpace.runtimes.native import _SCALES
 
 pytestmark = pytest.mark.skipif(not available(), reason="no built kernels")
 

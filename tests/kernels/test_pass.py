@@ -12,7 +12,7 @@ from tests.helpers.native_models import random_checkpoint, small_config
 from outpace.core.types import Chunk
 from outpace.kernels.native import available
 from outpace.kernels.passes import rotary_tables
-from outpace.models.native import NativeRuntime
+from outpace.runtimes.native import NativeRuntime
 
 
 def test_rotary_tables_are_exact_far_out():

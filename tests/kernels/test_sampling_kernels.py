@@ -10,8 +10,8 @@ from outpace.core.errors import NumericsError
 from outpace.core.types import Law, SamplingParams
 from outpace.kernels.native import available, open_library
 from outpace.kernels.sampling import NoiseKey, Sampler, perturbed_argmax_numpy, softmax_numpy
-from outpace.sampling.coins import gumbel_noise, quantile
 from outpace.sampling.pipeline import Pipeline, _top_k, _top_p
+from outpace.sampling.random_source import gumbel_noise, quantile
 
 pytestmark = pytest.mark.skipif(not available(), reason="the C kernels are not built")
 SIZES = [1, 5, 15, 16, 17, 1000, 40_003]

@@ -19,10 +19,10 @@ from outpace.audit.shapes import Scripted, sampled_tree, top_tree
 from outpace.audit.toy import hashed_logits, mixed_logits
 from outpace.core.errors import ConstraintError, ParameterError
 from outpace.core.types import CONSTRAINTS, Constraint, Proposal, SamplingParams
-from outpace.models.tokenizer import Tokenizer
-from outpace.sampling.coins import KeyedCoins
 from outpace.sampling.grammar import Grammars
 from outpace.sampling.pipeline import Pipeline
+from outpace.sampling.random_source import KeyedCoins
+from outpace.text.tokenizer import Tokenizer
 from outpace.verify import block, match, ratio
 
 A, B, END = 0, 1, 2

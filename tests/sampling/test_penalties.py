@@ -13,9 +13,9 @@ from outpace.core.errors import ParameterError
 from outpace.core.types import SamplingParams
 from outpace.kernels.native import available, open_library
 from outpace.kernels.sampling import Sampler
-from outpace.sampling.coins import KeyedCoins
 from outpace.sampling.penalties import shared_length
 from outpace.sampling.pipeline import Pipeline
+from outpace.sampling.random_source import KeyedCoins
 from outpace.verify import match, ratio
 
 ALL = SamplingParams(

@@ -13,10 +13,10 @@ from outpace import SamplingParams
 from outpace.core.report import Report
 from outpace.core.types import Chunk
 from outpace.engine.stream import Event, Result
-from outpace.models.detokenizer import StreamDecoder
-from outpace.models.tokenizer import Tokenizer
 from outpace.serve.answers import TextFormat
 from outpace.serve.worker import Update
+from outpace.text.detokenizer import StreamDecoder
+from outpace.text.tokenizer import Tokenizer
 
 TEXT = "def main(argv):\n    # naïve 東京\n    parser = "
 MESSAGES = [{"role": "user", "content": "東京 é def"}]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from outpace.audit.heads import toy_eagle, toy_medusa
-from outpace.drafters._training import (
+from outpace.drafters.common.training import (
     EAGLE_DECAY,
     EAGLE_STEPS,
     FEATURE_WEIGHT,

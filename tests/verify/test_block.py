@@ -20,7 +20,7 @@ from outpace.audit.exact import enumerate_law
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.types import Key, Law, Proposal, SamplingParams
 from outpace.drafters.draft_model import DraftModel
-from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.random_source import KeyedCoins
 from outpace.verify import block
 
 SAME, BENT = 1e-9, 1e-3

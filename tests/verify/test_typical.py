@@ -8,7 +8,7 @@ from tests.helpers.toys import GREEDY, Scripted, decode, distance, plain, rememb
 
 from outpace.audit.toy import hashed_logits
 from outpace.core.types import Law, Proposal
-from outpace.sampling.coins import KeyedCoins
+from outpace.sampling.random_source import KeyedCoins
 from outpace.verify import typical
 
 TARGET = remembered(hashed_logits(3, 5, sharpness=1.0))

@@ -8,7 +8,7 @@ from .. import verify
 from ..core.protocols import Drafter, Rule
 from ..core.types import Proposal, SamplingParams
 from ..drafters.draft_model import DraftModel
-from ..sampling.coins import KeyedCoins
+from ..sampling.random_source import KeyedCoins
 from . import broken
 from .checks import Check, Options
 from .drive import PROMPT, decode, distance, plain, remembered, session

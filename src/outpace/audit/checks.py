@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..models.loading import LoadedModel
+    from ..runtimes.loading import LoadedModel
 
 SECTIONS = ("exact", "broken", "equality", "statistical", "soak")
 

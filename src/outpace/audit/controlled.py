@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..control.controller import AutoController
+from ..control.costs import PassCosts
 from ..core.protocols import Session
 from ..core.types import Proposal, RoundSeconds, Verdict
-from ..engine.controller import AutoController
-from ..engine.costs import PassCosts
 
 TARGET_COSTS = PassCosts((1, 2, 3, 4, 8), (1.0, 1.1, 1.2, 1.3, 2.0))
 DRAFT_COSTS = PassCosts((1, 8), (0.1, 0.15))

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..core.protocols import Coins, Controller, Drafter, LogitsPipeline, Rule, Session
 from ..core.types import Law, SamplingParams
 from ..engine.loop import Commit, Loop
-from ..sampling.coins import KeyedCoins
 from ..sampling.pipeline import Pipeline
+from ..sampling.random_source import KeyedCoins
 from .exact import enumerate_law, plain_law, total_variation
 from .toy import LogitsOf, ToyRuntime
 

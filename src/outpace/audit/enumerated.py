@@ -14,7 +14,7 @@ from .. import verify
 from ..core.errors import ConstraintError
 from ..core.protocols import Drafter, Rule
 from ..core.types import SamplingParams
-from ..drafters._own_cache import OwnCacheDraft
+from ..drafters.common.own_cache import OwnCacheDraft
 from ..drafters.draft_model import DraftModel
 from ..drafters.draft_tree import Config as TreeConfig
 from ..drafters.draft_tree import DraftTree
@@ -27,8 +27,8 @@ from ..drafters.medusa import Medusa
 from ..drafters.recycle import Config as RecycleConfig
 from ..drafters.recycle import Recycle
 from ..drafters.reencode import Reencode
-from ..sampling.coins import KeyedCoins
 from ..sampling.pipeline import Pipeline
+from ..sampling.random_source import KeyedCoins
 from .checks import Check, Options
 from .controlled import Timed
 from .drive import PROMPT, decode, distance, plain, remembered, session

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from .. import drafters
 from ..core.cache import KVCache
-from ..core.prefixes import shared_length
+from ..core.prefix_cache import shared_length
 from ..core.protocols import Runtime
 from ..core.types import Chunk, SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
 from ..engine.stream import Result
-from ..models.loading import LoadedModel
-from ..sampling.coins import gumbel_noise
+from ..runtimes.loading import LoadedModel
 from ..sampling.pipeline import Pipeline
+from ..sampling.random_source import gumbel_noise
 from .checks import Check, Options
 
 PROMPTS = (

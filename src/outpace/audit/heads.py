@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..drafters._eagle_net import EagleNet, build
+from ..drafters.eagle.net import EagleNet, build
 from ..drafters.medusa import MedusaHeads
 
 _DIM = 4  # of the one attention head

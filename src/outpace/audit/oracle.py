@@ -10,10 +10,10 @@ from torch import Tensor
 from ..core.protocols import Runtime
 from ..core.types import Chunk, Law, SamplingParams
 from ..kernels.sampling import Sampler
-from ..models.loading import LoadedModel
-from ..sampling.coins import KeyedCoins
+from ..runtimes.loading import LoadedModel
 from ..sampling.grammar import Grammars
 from ..sampling.pipeline import Pipeline
+from ..sampling.random_source import KeyedCoins
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import importlib
 from collections.abc import Iterator
 from time import perf_counter
 
+from ..catalogue import resolve
 from ..core.errors import ParameterError
-from ..models.catalogue import resolve
-from ..models.loading import load_model
+from ..runtimes.loading import load_model
 from .checks import SECTIONS, Check, Options
 
 _MODULES = {"exact": "enumerated", "broken": "caught"}  # those not named like their section

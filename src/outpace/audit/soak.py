@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from random import Random
 
 from .. import drafters
+from ..catalogue import resolve
 from ..core.types import Constraint, SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
 from ..engine.stream import Result, Stream
 from ..kernels.native import open_library
 from ..kernels.sampling import Sampler
-from ..models.catalogue import resolve
-from ..models.loading import LoadedModel, load_model
+from ..runtimes.loading import LoadedModel, load_model
 from .checks import Check, Options
 from .equality import PROMPTS, first_difference
 from .oracle import Answer, Oracle, first_stop

@@ -20,13 +20,13 @@ from ..drafters.draft_model import DraftModel
 from ..engine.loop import Loop
 from ..kernels.native import open_library
 from ..kernels.sampling import Sampler
-from ..models.loading import LoadedModel
-from ..sampling.coins import KeyedCoins
+from ..runtimes.loading import LoadedModel
 from ..sampling.pipeline import Pipeline
+from ..sampling.random_source import KeyedCoins
 from . import broken
 from .checks import Check, Options
 from .drive import admit, commit_until, finish, session
-from .engines.laws import Evidence, against_law
+from .engines.distributions import Evidence, against_law
 from .equality import PROMPTS
 from .toy import LogitsOf, ToyRuntime
 

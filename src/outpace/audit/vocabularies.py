@@ -5,8 +5,8 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from ..drafters._other_text import OtherDraft
-from ..models.tokenizer import Tokenizer
+from ..drafters.common.other_text import OtherDraft
+from ..text.tokenizer import Tokenizer
 from .toy import LogitsOf, ToyRuntime
 
 

@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 
 from .. import __version__
-from ..core.prefixes import shared_length
+from ..core.prefix_cache import shared_length
 from ..core.types import SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine, Prompt

@@ -16,11 +16,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ..catalogue import resolve
+from ..control.costs import measure_passes
 from ..core.errors import OutpaceError, PeerError
 from ..core.types import Chunk
-from ..engine.costs import measure_passes
-from ..models.catalogue import resolve
-from ..models.loading import LoadedModel, load_draft, load_model
+from ..runtimes.loading import LoadedModel, load_draft, load_model
 from .contenders import PLAIN_MODE, Other
 from .probe import Bandwidth, prefill_seconds
 from .provenance import provenance, write_atomically

@@ -11,9 +11,9 @@ from time import perf_counter
 
 import torch
 
+from ..control.costs import time_pass
 from ..core.protocols import Runtime
 from ..core.types import Chunk
-from ..engine.costs import time_pass
 
 _PROBE_BYTES = 1 << 28  # far more than caches hold
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..engine.costs import cpu_name
+from ..catalogue import cache_dir
+from ..control.costs import cpu_name
 from ..kernels.native import available
-from ..models.catalogue import cache_dir
-from ..models.loading import LoadedModel
+from ..runtimes.loading import LoadedModel
 from .compare import provenance as versions
 
 PACKAGE = Path(__file__).parents[1]

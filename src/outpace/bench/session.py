@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..control.costs import measure_passes
 from ..core.errors import ContextError, PeerError
 from ..engine.build import load
-from ..engine.costs import measure_passes
 from ..engine.engine import Engine, Prompt
-from ..models.detokenizer import StreamDecoder
-from ..models.loading import LoadedModel
+from ..runtimes.loading import LoadedModel
+from ..text.detokenizer import StreamDecoder
 from . import workload
 from .contenders import Contender, Mode, Other, Ours, modes
 from .measure import PLAIN, Measurement, measure, tasks

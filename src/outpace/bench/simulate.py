@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from ..control.costs import PassCosts
 from ..core.protocols import Controller, Drafter, Session
 from ..core.report import expected_tokens
 from ..core.types import Proposal, RoundSeconds, SamplingParams, Verdict
-from ..drafters._text_cache import CATCH_UP_ROWS
-from ..engine.costs import PassCosts
+from ..drafters.common.text_cache import CATCH_UP_ROWS
 
 Draft = Callable[[int, int], tuple[int, int]]
 """(tokens of the answer so far, nodes allowed) -> (nodes proposed, nodes that stand)."""

@@ -13,8 +13,8 @@ from ..core.errors import OutpaceError, PeerError
 from ..core.types import SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
-from ..models.loading import LoadedModel
-from ..models.native import NativeRuntime
+from ..runtimes.loading import LoadedModel
+from ..runtimes.native import NativeRuntime
 from . import workload
 from .compare import Raced, race
 from .contenders import PLAIN_MODE, Mode, Other, Ours

@@ -8,19 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import drafters
+from .. import catalogue, drafters
+from ..control.controller import AutoController
+from ..control.costs import PassCosts, machine, measure_passes
 from ..core.errors import OutpaceError, VocabularyError
 from ..core.types import SamplingParams
 from ..engine.build import load
-from ..engine.controller import AutoController
-from ..engine.costs import PassCosts, machine, measure_passes
 from ..engine.engine import Engine, Prompt
 from ..engine.plan import Plan
 from ..engine.stream import Result
-from ..models import catalogue
-from ..models.checkpoint import open_checkpoint
-from ..models.loading import LoadedModel, load_model
-from ..models.pairing import check_pair
+from ..files.checkpoint import open_checkpoint
+from ..runtimes.loading import LoadedModel, load_model
+from ..text.pairing import check_pair
 from .compare import race
 from .plots import Series, line_chart, standalone
 from .simulate import speedup

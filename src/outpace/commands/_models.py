@@ -78,7 +78,7 @@ def set_threads(threads: int | None) -> None:
 
 def catalogue_draft(target: str) -> str | None:
     """The draft that the catalogue names for a target; None when it knows none."""
-    from ..models import catalogue
+    from .. import catalogue
 
     return next((entry.draft for entry in catalogue.catalogue() if entry.name == target), None)
 

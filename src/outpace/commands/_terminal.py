@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..engine.engine import Engine
     from ..engine.stream import Event, Stream
-    from ..models.tokenizer import Tokenizer
+    from ..text.tokenizer import Tokenizer
 
 _COLOURS = {"draft_model": "32", "lookup": "34", "correction": "33;4", "bonus": "33", "plain": ""}
 _OTHER = "35"

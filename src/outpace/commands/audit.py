@@ -67,11 +67,11 @@ def _write(file: str | None, found: object) -> None:
 def _options(args: argparse.Namespace) -> Options:
     import torch
 
+    from .. import catalogue
     from ..audit.checks import SECTIONS, Options
     from ..core.errors import ParameterError
-    from ..models import catalogue
-    from ..models.loading import load_draft, load_model
-    from ..models.pairing import check_pair
+    from ..runtimes.loading import load_draft, load_model
+    from ..text.pairing import check_pair
 
     for name in ("soak_cases", "soak_case", "seed"):
         if (getattr(args, name) or 0) < 0:
@@ -109,8 +109,8 @@ def _options(args: argparse.Namespace) -> Options:
 def _engine(args: argparse.Namespace) -> int:
     """What can be seen of another engine from outside: a line for each way to run it, and the verdict."""
     from ..audit import engines
+    from ..catalogue import resolve
     from ..core.errors import ParameterError
-    from ..models.catalogue import resolve
 
     if args.target is None:
         raise ParameterError("--engine needs a --target, and takes a --draft")

@@ -84,9 +84,9 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
     from .. import drafters
     from ..bench import session, workload
     from ..bench.contenders import modes
+    from ..catalogue import resolve
     from ..core.errors import ParameterError
-    from ..models.catalogue import resolve
-    from ..models.loading import load_draft, load_model
+    from ..runtimes.loading import load_draft, load_model
 
     believed = follow_plan(args) if args.plan else None
     set_threads(args.threads)

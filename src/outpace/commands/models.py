@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from .. import catalogue
 from ..core.errors import CatalogueError
-from ..models import catalogue
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,10 +21,10 @@ from ._output import check_output, write_output
 
 if TYPE_CHECKING:
     from ..bench.tuning import Found
+    from ..control.costs import PassCosts
     from ..core.types import SamplingParams
-    from ..engine.costs import PassCosts
     from ..engine.engine import Engine, Prompt
-    from ..models.loading import LoadedModel
+    from ..runtimes.loading import LoadedModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,12 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tune and print."""
     from ..bench import tuning
+    from ..catalogue import resolve
+    from ..control.costs import pass_costs
     from ..core.errors import ParameterError
     from ..core.types import SamplingParams
     from ..engine.build import load
-    from ..engine.costs import pass_costs
-    from ..models.catalogue import resolve
-    from ..models.loading import load_draft, load_model
+    from ..runtimes.loading import load_draft, load_model
 
     place, save = resolve(args.target), Path(args.save)
     for name in ("tokens", "repeat"):
@@ -135,10 +135,10 @@ def _pictures_of(save: Path) -> list[Path]:
 def _threads(args: argparse.Namespace) -> int | None:
     """The fastest number of threads of those to try; None where it makes no difference."""
     from ..bench import tuning
+    from ..catalogue import resolve
     from ..core.errors import ParameterError
     from ..core.threads import default_threads
     from ..kernels.native import open_library
-    from ..models.catalogue import resolve
 
     cores = default_threads().count
     try:

@@ -154,7 +154,7 @@ class Drafter(Protocol):
     ``session.tokens[first:first + n]``, after each pass that read some (never the pending token's).
     One that can tell beforehand how far it will be right has ``forecast(session, most)``: the chance that each node
     it would propose now, ``most`` at most, stands. That must follow from the text alone, and be cheap.
-    One that keeps keys and values of its own has ``shares()``, a list of :class:`outpace.core.prefixes.Share`: they
+    One that keeps keys and values of its own has ``shares()``, a list of :class:`outpace.core.prefix_cache.Share`: they
     count as the engine's ``kv_bytes``. Where these run out, a session may end and begin again with a longer text.
     """
 

@@ -11,8 +11,8 @@ from ..core.errors import ParameterError
 
 
 def names() -> list[str]:
-    """The drafters there are: the modules of this package but for ``_private`` ones."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    """The drafters there are: the modules and packages here, apart from ``common``."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "common")
 
 
 def module(name: str) -> ModuleType:

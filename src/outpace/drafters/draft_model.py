@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import DrafterError
-from ..core.prefixes import Share
+from ..core.prefix_cache import Share
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
-from ._chain import Chain
-from ._extending import Start
-from ._text_cache import TextCache
+from .common.chain import Chain
+from .common.extending import Start
+from .common.text_cache import TextCache
 from .lookup import Config as LookupConfig
 from .lookup import Lookup
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..core.errors import DrafterError, ParameterError
-from ..core.prefixes import Share
+from ..core.prefix_cache import Share
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
-from ._text_cache import TextCache
-from ._tree import Tree, grow
+from .common.text_cache import TextCache
+from .common.tree import Tree, grow
 
 NEEDS_DRAFT = True
 

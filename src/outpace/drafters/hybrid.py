@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import DrafterError, ParameterError
-from ..core.prefixes import Share, shares_of
+from ..core.prefix_cache import Share, shares_of
 from ..core.protocols import Drafter, Parts, Session
 from ..core.recording import DraftRecord
 from ..core.types import Forward, Proposal, Verdict
-from ._extending import Extends, Start
+from .common.extending import Extends, Start
 
 NEEDS_DRAFT = True
 _JOINS = ("extend", "beside")

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DrafterError, NumericsError
-from ..core.prefixes import Share
+from ..core.prefix_cache import Share
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
-from ..models.pairing import shared_tokens
-from ._chain import Chain
-from ._other_text import OtherDraft, open_draft
+from ..text.pairing import shared_tokens
+from .common.chain import Chain
+from .common.other_text import OtherDraft, open_draft
 
 NEEDS_DRAFT = True
 SAME_VOCABULARY = False

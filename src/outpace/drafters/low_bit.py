@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from ..core.errors import DrafterError
 from ..core.protocols import Drafter, Parts
-from ..models.checkpoint import open_checkpoint
-from ..models.loading import HEAD_IDS, LoadedModel, kept_head
-from ..models.native import KV_DTYPES, NativeRuntime
-from ..models.table import expected_tensors, names
-from ._own_cache import OwnCacheDraft
+from ..families.table import expected_tensors, names
+from ..files.checkpoint import open_checkpoint
+from ..runtimes.loading import HEAD_IDS, LoadedModel, kept_head
+from ..runtimes.native import KV_DTYPES, NativeRuntime
+from .common.own_cache import OwnCacheDraft
 
 NEEDS_DRAFT = False
 _LEAST_BITS = 7.0  # a weight: from here on, 4 bits (5 with their scales) are worth a second copy

@@ -25,8 +25,8 @@ from torch import Tensor
 from ..core.errors import ModelError
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
-from ._heads import check_shapes, folder, read_heads, target_matrix, weight, wide
-from ._tree import Tree, likeliest
+from .common.heads import check_shapes, folder, read_heads, target_matrix, weight, wide
+from .common.tree import Tree, likeliest
 
 NEEDS_DRAFT = False
 _MOST = 64  # heads or blocks that no checkpoint has

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..core.errors import ParameterError
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
-from ._extending import Start
+from .common.extending import Start
 
 NEEDS_DRAFT = False
 # How likely the token of each rank is to come, before anything is known. That is worth two outcomes, and of outcomes

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.prefixes import Share
+from ..core.prefix_cache import Share
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
-from ..models.pairing import Encoder, TextOf
-from ._other_text import OtherDraft, open_draft
+from ..text.pairing import Encoder, TextOf
+from .common.other_text import OtherDraft, open_draft
 
 NEEDS_DRAFT = True
 SAME_VOCABULARY = False

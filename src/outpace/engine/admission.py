@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import ContextError
-from ..core.prefixes import Share
+from ..core.prefix_cache import Share
 from .loop import Loop
 from .stream import Answer
 

@@ -9,15 +9,15 @@ from types import ModuleType
 from typing import Any
 
 from .. import drafters, verify
+from ..catalogue import resolve
+from ..control.controller import AutoController
+from ..control.costs import pass_costs
 from ..core.errors import ParameterError
 from ..core.protocols import Parts
 from ..kernels.native import open_library
 from ..kernels.sampling import Sampler
-from ..models.catalogue import resolve
-from ..models.loading import LoadedModel, load_draft, load_model
-from ..models.pairing import check_pair
-from .controller import AutoController
-from .costs import pass_costs
+from ..runtimes.loading import LoadedModel, load_draft, load_model
+from ..text.pairing import check_pair
 from .engine import Engine
 
 CONTROLLERS = ("auto", "fixed")
@@ -55,8 +55,8 @@ def load(
     every round, or as many as the drafter has by default, and a ``gamma`` here means the same.
     ``believed``: the share of a drafter's guesses that the controller expects to stand, before it has seen any.
     ``accept``: a module of ``outpace.verify``. ``weights``, ``backend``, ``threads`` and ``context`` are the
-    target's, see :func:`outpace.models.loading.load_model`; ``draft_weights`` and ``draft_head`` the draft's, see
-    :func:`outpace.models.loading.load_draft`. ``max_batch``: sessions that share a pass. ``kv_bytes``: memory
+    target's, see :func:`outpace.runtimes.loading.load_model`; ``draft_weights`` and ``draft_head`` the draft's, see
+    :func:`outpace.runtimes.loading.load_draft`. ``max_batch``: sessions that share a pass. ``kv_bytes``: memory
     for keys and values in all: the target's and the drafts', of requests, scored texts and kept beginnings.
     A request takes what it has read and said, not what it may still say. Requests wait for room; where the running ones
     outgrow it, the one that came last waits again, and goes on later with the same tokens (where the runtime's rows

@@ -11,25 +11,25 @@ from typing import Any
 
 from torch import Tensor
 
+from ..control.costs import pass_costs
+from ..control.timing import Prices, Watch
 from ..core.errors import ContextError, ParameterError
 from ..core.fork import ProcessLock
-from ..core.prefixes import shares_of
+from ..core.prefix_cache import shares_of
 from ..core.protocols import Controller, Drafter, Rule, Session
 from ..core.types import SamplingParams
 from ..kernels.sampling import Sampler
-from ..models.chat import encode_chat, encode_prompt
-from ..models.detokenizer import StreamDecoder
-from ..models.loading import LoadedModel
-from ..sampling.coins import KeyedCoins
+from ..runtimes.loading import LoadedModel
 from ..sampling.grammar import Compiled, Grammars
 from ..sampling.logprobs import LogprobLog, token_logprobs
 from ..sampling.pipeline import Pipeline
+from ..sampling.random_source import KeyedCoins
+from ..text.chat import encode_chat, encode_prompt
+from ..text.detokenizer import StreamDecoder
 from .admission import Admission, fail
-from .costs import pass_costs
 from .loop import Loop
 from .stream import Answer, Result, Stream
-from .text import TextState
-from .timing import Prices, Watch
+from .text_state import TextState
 
 Message = Mapping[str, object]
 Prompt = str | Sequence[int] | Sequence[Message]
@@ -52,7 +52,7 @@ class Engine:
     ``match`` rule every one gets what it would get alone. ``drafters`` and ``rules``: what a request may name;
     the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values in all (admission.py).
     With a ``controller``, requests that name no gamma draft as it decides, at most ``adaptive_gamma`` tokens a round.
-    ``special_tokens_in_messages``: see :func:`outpace.models.chat.encode_chat`.
+    ``special_tokens_in_messages``: see :func:`outpace.text.chat.encode_chat`.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.cache import KVCache
 from ..core.errors import DrafterError
-from ..core.prefixes import Prefixes, Share
+from ..core.prefix_cache import Prefixes, Share
 from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
 from ..core.types import Chunk, Forward, Law, Proposal, RoundSeconds, Verdict
 

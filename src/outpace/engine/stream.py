@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..core.prefixes import Share
+from ..core.prefix_cache import Share
 from ..core.protocols import Session
 from ..core.report import Report
 from ..sampling.logprobs import LogprobLog, TokenLogprobs
-from .text import TextState
+from .text_state import TextState
 
 if TYPE_CHECKING:
     from .engine import Engine

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.errors import ConstraintError, ParameterError
 from ..core.fork import ProcessLock
-from ..core.prefixes import shared_length
+from ..core.prefix_cache import shared_length
 from ..core.types import Constraint
 
 _MASKS = 24  # masks remembered behind the newest: a draft's round is checked with the masks that it drew with
@@ -31,7 +31,7 @@ _JSON_BLANKS: Any = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t]{
 
 
 class HasBackend(Protocol):
-    """The part of a tokenizer that a grammar needs: see :class:`outpace.models.tokenizer.Tokenizer`."""
+    """The part of a tokenizer that a grammar needs: see :class:`outpace.text.tokenizer.Tokenizer`."""
 
     @property
     def size(self) -> int: ...

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.prefixes import shared_length
+from ..core.prefix_cache import shared_length
 from ..core.types import SamplingParams
 
 

@@ -33,7 +33,7 @@ LEAST = -9999.0  # what JSON, which has no infinity, says of an impossible token
 
 
 class Offsets(Protocol):
-    """See :class:`outpace.models.detokenizer.TextOffsets`."""
+    """See :class:`outpace.text.detokenizer.TextOffsets`."""
 
     def add(self, ids: Sequence[int], final: bool) -> list[int]: ...
 

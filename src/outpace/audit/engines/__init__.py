@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...core.errors import ParameterError, PeerError
-from ...models.checkpoint import open_checkpoint
+from ...files.checkpoint import open_checkpoint
 from .checks import LEVEL, Float32, Outcome, judge, observe
-from .laws import Evidence
+from .distributions import Evidence
 from .process import DRIVERS, Peer
 
 __all__ = ["Outcome", "names", "print_table", "run"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ...catalogue import resolve
 from ...core.errors import OutpaceError
-from ...models.catalogue import resolve
 from . import names, print_table, run
 
 

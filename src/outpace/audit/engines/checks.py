@@ -10,11 +10,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...core.prefixes import shared_length
+from ...core.prefix_cache import shared_length
 from ...core.types import Chunk
-from ...models.checkpoint import Checkpoint
-from ...models.loading import LoadedModel, load_model
-from .laws import Evidence, Prefix, Sample, against_law, two_samples
+from ...files.checkpoint import Checkpoint
+from ...runtimes.loading import LoadedModel, load_model
+from .distributions import Evidence, Prefix, Sample, against_law, two_samples
 from .process import Draws
 
 GREEDY_PROMPTS = (

@@ -13,9 +13,9 @@ import torch
 from gguf import GGUFWriter
 from safetensors.torch import load_file
 
-from ...models.catalogue import resolve
-from ...models.llama import FAMILY
-from ...models.table import numbered
+from ...catalogue import resolve
+from ...families.llama import FAMILY
+from ...families.table import numbered
 
 _CONTROL, _NORMAL = 3, 1  # GGUF's token types
 

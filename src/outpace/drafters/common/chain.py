@@ -1,0 +1,64 @@
+"""Chains of drawn tokens: what all drafters that draw one token behind another share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...core.protocols import Session
+from ...core.types import Law, Proposal
+from .extending import Start
+
+_GREEDY = 0.7  # p ** 0.7 is how often a first choice of probability p was the target's (docs/log.md)
+
+
+def confidence(law: Law, logits: Tensor, token: int) -> float:
+    """P(the token stands), as the draft sees it: its probability of the token that it drew. Greedily, where the law
+    knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more often."""
+    return law.prob(token) if law.size > 1 else float(torch.softmax(logits, dim=-1)[token]) ** _GREEDY
+
+
+class Chain:
+    """One session's chain in the making. ``going``: whether it takes more tokens, ``budget`` at most."""
+
+    def __init__(self, session: Session, budget: int, start: Start = Start()) -> None:  # noqa: B008  # immutable
+        self._session, self._budget, self._start = session, budget, start
+        self._node = start.node - 1 if start.path else -1  # a path is always the tree's only one
+        self._stands = 1.0  # estimated probability that the whole path so far is accepted
+        self.tokens: list[int] = []
+        self._laws: list[Law | None] = []
+        self.going = budget > 0
+
+    @property
+    def path(self) -> list[int]:
+        """Tokens behind the text so far."""
+        return [*self._start.path, *self.tokens]
+
+    @property
+    def room(self) -> int:
+        """Tokens that it may still take."""
+        return self._budget - len(self.tokens)
+
+    def draw(self, logits: Tensor) -> None:
+        """Draw the next token, from the draft's logits ``[vocab_size]``. What fails here ends this chain alone: its
+        earlier tokens are drafts like any others."""
+        session = self._session
+        self.going = False
+        try:
+            law: Law | None = session.pipeline.law(logits, [*session.tokens, *self.path])
+            if not self.tokens and session.rule.NEEDS_LAWS and law is not None:
+                law = law.without(self._start.siblings)
+            if law is None:  # the earlier siblings leave nothing of it
+                return
+            self._node = session.draw(law, self._node)
+            self.tokens.append(session.record.tokens[self._node])
+            self._laws.append(law)
+            if session.stop_below > 0:
+                self._stands *= confidence(law, logits, self.tokens[-1])
+        except Exception as error:
+            session.record.error = error
+        else:
+            self.going = self.room > 0 and self._stands >= session.stop_below
+
+    def proposal(self) -> Proposal:
+        return Proposal.chain(self.tokens, self._laws if self._session.rule.NEEDS_LAWS else None)

@@ -1,0 +1,1 @@
+"""Families of models: one file each, with the table of its tensors."""

@@ -1,0 +1,34 @@
+"""What is expected of an answer's length, from those that ended."""
+
+import pytest
+
+from outpace.control.lengths import Lengths
+
+
+def expected(lengths, done, most=10**6):
+    return sum(chance * tokens for chance, tokens in lengths.to_come(done, most))
+
+
+def test_chances_are_chances_and_respect_the_limit():
+    lengths = Lengths()
+    for done in (0, 7, 40, 511, 512, 9000):
+        found = lengths.to_come(done, 100)
+        assert sum(chance for chance, _ in found) == pytest.approx(1)
+        assert all(1 <= tokens <= 100 for _, tokens in found)
+
+
+def test_what_has_lasted_lasts():
+    lengths = Lengths()
+    assert expected(lengths, 100) > expected(lengths, 0)
+    assert lengths.to_come(3000, 10**6) == [(1.0, 3000)]
+
+
+def test_it_follows_the_answers_that_end():
+    lengths = Lengths()
+    for _ in range(64):
+        lengths.add(12)
+    assert expected(lengths, 0) < 20
+    assert expected(lengths, 12) > 60  # longer than all of them: another kind of answer
+    for _ in range(64):
+        lengths.add(400)
+    assert expected(lengths, 0) > 350
