@@ -3,7 +3,8 @@
     python runs/accept_rules.py [--target NAME --draft NAME --gammas 2 4 8 --seeds 3 --tokens 96]
 
 Counts only, no times. The table goes to standard output, one JSON line behind it. The last column of ``ratio`` is
-what is expected of both rules for the very same drafted blocks, coins averaged out: their difference has little noise.
+what is expected of both rules for the very same drafted blocks, random draws averaged out: their difference has little
+noise.
 """
 
 from __future__ import annotations
@@ -81,16 +82,16 @@ def main() -> None:
 class Paired:
     """The rule ``ratio``; of every block that it verifies, the accepted drafts expected of ``ratio`` and ``block``."""
 
-    LOSSLESS, TREES, NEEDS_LAWS = True, False, True
+    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS = True, False, True
     draw = staticmethod(verify.rule("ratio").draw)
 
     def __init__(self) -> None:
         self.found: list[tuple[float, float]] = []
 
-    def verify(self, proposal, laws, coins, base):
+    def verify(self, proposal, distributions, rng, base):
         if len(proposal):
-            self.found.append(expected(proposal, laws))
-        return verify.rule("ratio").verify(proposal, laws, coins, base)
+            self.found.append(expected(proposal, distributions))
+        return verify.rule("ratio").verify(proposal, distributions, rng, base)
 
     def summary(self) -> dict[str, float]:
         gains = [block - ratio for ratio, block in self.found]
@@ -102,14 +103,16 @@ class Paired:
         }
 
 
-def expected(proposal, laws) -> tuple[float, float]:
+def expected(proposal, distributions) -> tuple[float, float]:
     """Accepted drafts expected of ``ratio`` and of ``block`` for one drafted chain."""
     run, ratio = 1.0, 0.0
     for node, token in enumerate(proposal.tokens):
-        run *= min(1.0, laws[node].prob(token) / proposal.law(node).prob(token))
+        run *= min(1.0, distributions[node].prob(token) / proposal.distribution(node).prob(token))
         ratio += run
     none_from, block = 1.0, 0.0
-    for _, stand in reversed(list(chances(proposal, laws))):  # the longest stretch that any coin lets stand
+    for _, stand in reversed(
+        list(chances(proposal, distributions))
+    ):  # the longest stretch that any random draw lets stand
         none_from *= 1 - stand
         block += 1 - none_from
     return ratio, block

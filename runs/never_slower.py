@@ -190,8 +190,8 @@ def replay(args: argparse.Namespace) -> None:
     for seed in range(args.orders):
         order = list(entries)
         random.Random(seed).shuffle(order)
-        shared, coins = AutoController(target, {"draft_model": draft}, clock=lambda: 0.0), random.Random(seed)
-        noise = lambda: coins.lognormvariate(0, args.noise)  # noqa: B023, E731
+        shared, rng = AutoController(target, {"draft_model": draft}, clock=lambda: 0.0), random.Random(seed)
+        noise = lambda: rng.lognormvariate(0, args.noise)  # noqa: B023, E731
         for number, entry in enumerate(order):
             warm[entry["kind"]].append((entry, run(entry, controller=shared, number=number, noise=noise)))
             alone = AutoController(target, {"draft_model": draft}, clock=lambda: 0.0)
@@ -221,7 +221,7 @@ def check(args: argparse.Namespace) -> None:
     engines = {"plain": load(target, drafter="none"), "drafting": load(target, draft, controller="fixed")}
     for engine in engines.values():
         engine.generate("warm up", SamplingParams(max_tokens=8))
-    off, prices = [], [measure_passes(model.runtime, rows=FEW) for model in (target, draft)]
+    off, cost_model = [], [measure_passes(model.runtime, rows=FEW) for model in (target, draft)]
     for entry in sorted(entries, key=lambda entry: entry["prompt_tokens"] - 2 * entry["tokens"]):
         if perf_counter() - start > args.seconds:
             break
@@ -229,8 +229,8 @@ def check(args: argparse.Namespace) -> None:
         for gamma in (2, 4):
             found[gamma] = race(engines, asked(target, entry["prompt"]), params, {"drafting": gamma})
             assert len(found[gamma]["drafting"].result.token_ids) == entry["tokens"]
-        before, prices = prices, [measure_passes(model.runtime, rows=FEW) for model in (target, draft)]
-        costs, drafts = (between(*pair) for pair in zip(before, prices, strict=True))
+        before, cost_model = cost_model, [measure_passes(model.runtime, rows=FEW) for model in (target, draft)]
+        costs, drafts = (between(*pair) for pair in zip(before, cost_model, strict=True))
         truth = Truth(costs, {"draft_model": drafts}, OTHER, DRAW)
         for gamma, raced in found.items():
             decoding = {name: one.result.report.seconds_decode for name, one in raced.items()}
@@ -326,8 +326,8 @@ def summarize(log: str) -> None:
 
 def bootstrap(values: list[float], times: int = 2000, seed: int = 0) -> tuple[float, float]:
     """A 95% interval of the median."""
-    coins = random.Random(seed)
-    medians = sorted(statistics.median(coins.choices(values, k=len(values))) for _ in range(times))
+    rng = random.Random(seed)
+    medians = sorted(statistics.median(rng.choices(values, k=len(values))) for _ in range(times))
     return medians[int(0.025 * times)], medians[int(0.975 * times) - 1]
 
 

@@ -1,4 +1,5 @@
-"""How far do the fast paths' roundings move the model's law? KL a token on real text, against unrounded arithmetic.
+"""How far do the fast paths' roundings move the model's distribution? KL a token on real text, against unrounded
+arithmetic.
 
     python runs/rounding.py --target qwen2.5-coder-1.5b --text src/outpace/engine/loop.py docs/why/how-it-works.md
 
@@ -48,7 +49,7 @@ def main() -> None:
         for path in args.text
     ]
     exact = logits_of(NativeRuntime(checkpoint, config, activations="float", kv_dtype="float32"), texts)
-    law, best = exact.log_softmax(-1), exact.argmax(-1)
+    distribution, best = exact.log_softmax(-1), exact.argmax(-1)
     print(f"{args.target}, {len(best)} tokens of {', '.join(map(str, args.text))}\n")
     print("| | KL, nats a token | the likeliest token is the same |\n|---|---|---|")
     for name, how in WAYS.items():
@@ -56,7 +57,7 @@ def main() -> None:
         # A row at a time: float64 rows of a large vocabulary would not fit.
         each = [
             float((p.double().exp() * (p.double() - q.double().log_softmax(-1))).sum())
-            for p, q in zip(law, found, strict=True)
+            for p, q in zip(distribution, found, strict=True)
         ]
         same = float((found.argmax(-1) == best).double().mean())
         print(f"| {name} | {sum(each) / len(each):.1e} | {same:.1%} |", flush=True)

@@ -1,4 +1,5 @@
-"""Microseconds of CPU time that laws and acceptance cost at a vocabulary of 151,936, with the C kernels and without.
+"""Microseconds of CPU time that distributions and acceptance cost at a vocabulary of 151,936, with the C kernels and
+without.
 
 python runs/sampling_cost.py
 """
@@ -10,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outpace.core.types import Law, Proposal, SamplingParams
+from outpace.core.types import Distribution, Proposal, SamplingParams
 from outpace.kernels.native import open_library
 from outpace.kernels.sampling import Sampler
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 from outpace.verify import match, ratio
 
 VOCAB, REPEATS = 151_936, 25
@@ -50,20 +51,20 @@ def main() -> None:
     for way, sampler in samplers.items():
         for name, params in SETTINGS.items():
             pipeline = Pipeline(params, 100, sampler=sampler)
-            print(f"{way:8} law, {name:24} {least(lambda p=pipeline: p.law(row, prefix)):8.0f} us")  # type: ignore[misc]
-        pipeline, coins = Pipeline(SETTINGS["temperature 1"], sampler=sampler), KeyedCoins(1, sampler=sampler)
+            print(f"{way:8} distribution, {name:24} {least(lambda p=pipeline: p.distribution(row, prefix)):8.0f} us")  # type: ignore[misc]
+        pipeline, rng = Pipeline(SETTINGS["temperature 1"], sampler=sampler), KeyedRandomSource(1, sampler=sampler)
         noise = [torch.randn(VOCAB, generator=generator) for _ in range(5)]
         targets = [row + 0.3 * n for n in noise]
 
-        def laws(rows: Sequence[torch.Tensor], pipeline: Pipeline = pipeline) -> list[Law]:
-            return [pipeline.law(logits, prefix) for logits in rows]
+        def distributions(rows: Sequence[torch.Tensor], pipeline: Pipeline = pipeline) -> list[Distribution]:
+            return [pipeline.distribution(logits, prefix) for logits in rows]
 
         for label, drafts in (("close drafts", targets[1:]), ("far drafts", noise[1:])):
-            drawn = laws(drafts)
-            proposal = Proposal.chain([ratio.draw(q, coins, 3, i, i) for i, q in enumerate(drawn)], drawn)
-            took = least(lambda p=proposal, c=coins, t=targets: ratio.verify(p, laws(t), c, 3))  # type: ignore[misc]
+            drawn = distributions(drafts)
+            proposal = Proposal.chain([ratio.draw(q, rng, 3, i, i) for i, q in enumerate(drawn)], drawn)
+            took = least(lambda p=proposal, c=rng, t=targets: ratio.verify(p, distributions(t), c, 3))  # type: ignore[misc]
             print(f"{way:8} ratio, 5 rows, {label:14} {took:8.0f} us")
-        took = least(lambda p=pipeline, c=coins: match.draw(p.law(row, prefix), c, 3, 0, 0))  # type: ignore[misc]
+        took = least(lambda p=pipeline, c=rng: match.draw(p.distribution(row, prefix), c, 3, 0, 0))  # type: ignore[misc]
         print(f"{way:8} match, a token at temperature 1 {took:8.0f} us")
 
 

@@ -4,8 +4,9 @@ EAGLE 3 (tiny/eagle3).
     python runs/train_tiny_heads.py                  # some minutes on one CPU thread
     python runs/train_tiny_heads.py medusa eagle3    # these alone
 
-The text is that of train_tiny.py (the running interpreter's standard library); the heads learn the target's law on it.
-Prints the loss, and the acceptance of greedy and sampled decoding on the held-out files with each draft.
+The text is that of train_tiny.py (the running interpreter's standard library); the heads learn the target's
+distribution on it. Prints the loss, and the acceptance of greedy and sampled decoding on the held-out files with each
+draft.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from outpace.kernels.native import open_library
 from outpace.kernels.sampling import Sampler
 from outpace.runtimes.loading import load_draft, load_model
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 PROMPTS = {
     "code": "Write a Python function that merges two sorted lists into one sorted list. Only the code.",
@@ -89,9 +89,9 @@ def follow(drafter: Drafter, runtime: Counted, text: dict[str, Any], budget: int
     """Draft along a text: tokens said, target rows of each round, and rows of all draft passes but the prompt's."""
     library = open_library()
     params = SamplingParams(temperature=text["temperature"], seed=SEED)
-    coins = KeyedCoins(SEED, sampler=Sampler(library) if library else None)
+    rng = KeyedRandomSource(SEED, sampler=Sampler(library) if library else None)
     prompt, tokens, count = text["prompt"], text["tokens"], len(text["prompt"])
-    one = Session(0, list(prompt), count, params, Pipeline(params), coins, count + len(tokens) + 64)
+    one = Session(0, list(prompt), count, params, Pipeline(params), rng, count + len(tokens) + 64)
     one.rule = verify.rule("match")
     drafter.begin(one)
     targets: list[int] = []

@@ -80,7 +80,7 @@ def test_imports_point_one_way(path: Path) -> None:
         ("core.types", "from .. import families", {"families"}),
         ("engine.loop", "def late():\n    import outpace.drafters.none", {"drafters"}),
         ("engine.build", "from ..drafters import none\nfrom ..serve import app", {"serve"}),
-        ("verify.match", "from outpace.sampling.random_source import KeyedCoins", {"sampling"}),
+        ("verify.match", "from outpace.sampling.random_source import KeyedRandomSource", {"sampling"}),
         ("families.llama", "from .blocks import mlp\nimport torch\nfrom ..core.types import Chunk", set()),
     ],
 )

@@ -17,7 +17,7 @@ from outpace.engine.engine import Engine
 from outpace.engine.text_state import TextState
 from outpace.kernels.native import available
 from outpace.runtimes.native import NativeRuntime
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 from outpace.verify import block, match, ratio
 
 
@@ -59,8 +59,10 @@ def test_one_section_alone_and_json_alone(capsys):
     (line,) = capsys.readouterr().out.splitlines()
     summary = json.loads(line)
     assert {check["section"] for check in summary["checks"]} == {"exact"}
-    laws = [check["values"]["total_variation"] for check in summary["checks"] if "total_variation" in check["values"]]
-    assert laws and all(value < 1e-9 for law in laws for value in law.values())
+    distributions = [
+        check["values"]["total_variation"] for check in summary["checks"] if "total_variation" in check["values"]
+    ]
+    assert distributions and all(value < 1e-9 for distribution in distributions for value in distribution.values())
 
 
 def test_the_faults_on_purpose_are_seen_by_how_much(capsys):
@@ -101,7 +103,7 @@ def dropping(self, sessions, budgets, propose=DraftModel.propose):
     return [p if not p.tokens or p.tokens[0] % 2 == 0 else Proposal() for p in propose(self, sessions, budgets)]
 
 
-def one_use(self, key, uniform=KeyedCoins.uniform):
+def one_use(self, key, uniform=KeyedRandomSource.uniform):
     return uniform(self, Key(key.base, key.node, "draft"))
 
 
@@ -111,17 +113,19 @@ def rows_shift_logits(self, chunks, cache, want=(), forward=NativeRuntime.forwar
     return Forward([logits + shift * torch.arange(logits.shape[-1]) for logits in found.logits], found.features)
 
 
-def first_noise(proposal, laws, coins, base):
+def first_noise(proposal, distributions, rng, base):
     """Every token of a round drawn with the noise of its first position."""
-    stale = type("Stale", (), {"gumbel_argmax": lambda self, position, law: coins.gumbel_argmax(base, law)})
-    return match_verify(proposal, laws, stale(), base)
+    stale = type(
+        "Stale", (), {"gumbel_argmax": lambda self, position, distribution: rng.gumbel_argmax(base, distribution)}
+    )
+    return match_verify(proposal, distributions, stale(), base)
 
 
 match_verify = match.verify
 
 
-def all_accepted(proposal, laws, coins, base):
-    token = coins.categorical(Key(base, len(proposal) - 1, "next"), laws[len(proposal)])
+def all_accepted(proposal, distributions, rng, base):
+    token = rng.categorical(Key(base, len(proposal) - 1, "next"), distributions[len(proposal)])
     return Verdict(list(range(len(proposal))), token, "bonus")
 
 
@@ -142,7 +146,7 @@ FAULTS = {
     "match with stale noise": (match, "verify", first_noise, "exact"),
     "the drafter drops drawn tokens": (DraftModel, "propose", dropping, "exact"),
     "the cache keeps the wrong nodes": (KVCache, "keep", broken_keep, "exact"),
-    "one coin draws and accepts": (KeyedCoins, "uniform", one_use, "statistical"),
+    "one random draw draws and accepts": (KeyedRandomSource, "uniform", one_use, "statistical"),
     "a row's bits depend on its neighbours": pytest.param(
         NativeRuntime, "forward", rows_shift_logits, "equality", marks=needs_kernels
     ),

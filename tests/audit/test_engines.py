@@ -11,13 +11,13 @@ import torch
 
 from outpace.audit import engines
 from outpace.audit.engines import checks, process
-from outpace.audit.engines import distributions as laws
+from outpace.audit.engines import distributions as distributions
 from outpace.audit.engines.checks import Float32, Observed, canonical, first_difference, judge
 from outpace.core.errors import ModelError, ParameterError, PeerError
 from outpace.files.checkpoint import open_checkpoint
 
 TINY = Path(engines.__file__).parents[2] / "catalogue" / "tiny" / "target"
-LAW = {0: 0.5, 1: 0.3, 2: 0.2}
+DISTRIBUTION = {0: 0.5, 1: 0.3, 2: 0.2}
 
 # An engine whose next token depends on the last one only; `skew` moves that much mass from token 0 to token 1.
 FAKE = """
@@ -36,14 +36,14 @@ def load(settings):
             os._exit(3)
         answers = []
         for seed in seeds:
-            coins = random.Random(seed)
+            rng = random.Random(seed)
             one = []
             for place in range(max_tokens):
                 if temperature == 0:
                     one.append((prompt[-1] + place + (mode == "slips" and place == 5)) % 7 + 10)
                 else:
                     shift = 0.1 if one and one[-1] == 1 else 0.0
-                    one.append(coins.choices([10, 11, 12], [0.5 - skew - shift, 0.3 + skew + shift, 0.2])[0])
+                    one.append(rng.choices([10, 11, 12], [0.5 - skew - shift, 0.3 + skew + shift, 0.2])[0])
             answers.append(one)
         return {"tokens": answers if mode != "short" else answers[1:], "drafted": 5, "accepted": 2}
     return {"versions": {"fake": "1"}, "numerics": "rounded"}, generate
@@ -73,7 +73,7 @@ def test_a_right_engine_passes(fake: Path) -> None:
     assert outcome.later is not None and outcome.later.p_value is not None and outcome.later.strata >= 3
 
 
-def test_an_engine_with_a_wrong_law_is_rejected(fake: Path) -> None:
+def test_an_engine_with_a_wrong_distribution_is_rejected(fake: Path) -> None:
     outcome = audit(fake, "skewed")
     assert outcome.rejected and not outcome.passed and outcome.differs == [None] * len(checks.GREEDY_PROMPTS)
 
@@ -122,7 +122,7 @@ def test_a_missing_environment_names_make_peers(tmp_path: Path) -> None:
 def test_outpace_itself_passes() -> None:
     outcomes = engines.run("outpace", TINY, modes=["lookup"], tokens=8, draws=60, weights="f32")
     assert [outcome.mode for outcome in outcomes] == ["plain", "lookup"] and all(one.passed for one in outcomes)
-    assert outcomes[1].against == "the float32 law" and outcomes[1].first is not None
+    assert outcomes[1].against == "the float32 distribution" and outcomes[1].first is not None
     lines: list[str] = []
     engines.print_table(outcomes, lines.append)
     assert "greedy 6 of 6 equal" in lines[1] and engines.as_dicts(outcomes)[1]["passed"] is True
@@ -137,13 +137,13 @@ def test_a_mode_that_never_drafted_is_not_called_tested() -> None:
     assert "not put to the test" in lines[0]
 
 
-def test_the_exact_law_agrees_with_plain_decoding() -> None:
+def test_the_exact_distribution_agrees_with_plain_decoding() -> None:
     checkpoint = open_checkpoint(TINY)
-    law = Float32(str(TINY), checkpoint)
-    probs = law((0, 5))
+    distribution = Float32(str(TINY), checkpoint)
+    probs = distribution((0, 5))
     assert probs.sum().item() == pytest.approx(1) and len(probs) == checkpoint.tokenizer.size
-    ids = [*checkpoint.tokenizer.encode(checks.LAW_PROMPTS[0], add_special=False), 5]
-    assert int(probs.argmax()) == int(law.logits(ids).argmax())
+    ids = [*checkpoint.tokenizer.encode(checks.DISTRIBUTION_PROMPTS[0], add_special=False), 5]
+    assert int(probs.argmax()) == int(distribution.logits(ids).argmax())
 
 
 def test_answers_end_alike_whoever_wrote_them() -> None:
@@ -154,48 +154,52 @@ def test_answers_end_alike_whoever_wrote_them() -> None:
     assert first_difference([1, 2, 3], [1, 4, 3]) == 1 and first_difference([1], [1, 2]) == 1
 
 
-def sample(coins: random.Random, skew: float = 0.0) -> laws.Sample:
-    weights = [LAW[0] - skew, LAW[1] + skew, LAW[2]]
-    return (0, *(coins.choices(list(LAW), weights)[0] for _ in range(3)))
+def sample(rng: random.Random, skew: float = 0.0) -> distributions.Sample:
+    weights = [DISTRIBUTION[0] - skew, DISTRIBUTION[1] + skew, DISTRIBUTION[2]]
+    return (0, *(rng.choices(list(DISTRIBUTION), weights)[0] for _ in range(3)))
 
 
-def exact(prefix: laws.Prefix) -> torch.Tensor:
-    return torch.tensor(list(LAW.values()), dtype=torch.float64)
+def exact(prefix: distributions.Prefix) -> torch.Tensor:
+    return torch.tensor(list(DISTRIBUTION.values()), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("two", [False, True], ids=["law", "two samples"])
+@pytest.mark.parametrize("two", [False, True], ids=["distribution", "two samples"])
 def test_false_alarms_are_as_rare_as_stated(two: bool) -> None:
-    coins = random.Random(1)
+    rng = random.Random(1)
     alarms = 0
     for _ in range(100):
-        draws = [sample(coins) for _ in range(400)]
+        draws = [sample(rng) for _ in range(400)]
         if two:
-            found = laws.two_samples(draws, [sample(coins) for _ in range(400)], (1, 2, 3), 0.05)
+            found = distributions.two_samples(draws, [sample(rng) for _ in range(400)], (1, 2, 3), 0.05)
         else:
-            found = laws.against_law(draws, exact, (1, 2, 3), 0.05)
+            found = distributions.against_distribution(draws, exact, (1, 2, 3), 0.05)
         alarms += found.p_value is not None and found.p_value < 0.05
     assert 1 <= alarms <= 13  # 5 expected; outside by chance less than once in 100 times, and the seed is fixed
 
 
-@pytest.mark.parametrize("two", [False, True], ids=["law", "two samples"])
+@pytest.mark.parametrize("two", [False, True], ids=["distribution", "two samples"])
 def test_a_detectable_distance_is_detected(two: bool) -> None:
-    coins = random.Random(2)
-    quiet = [sample(coins) for _ in range(600)]
-    reach = laws.two_samples(quiet, quiet, (1, 2, 3), 0.01) if two else laws.against_law(quiet, exact, (1, 2, 3), 0.01)
+    rng = random.Random(2)
+    quiet = [sample(rng) for _ in range(600)]
+    reach = (
+        distributions.two_samples(quiet, quiet, (1, 2, 3), 0.01)
+        if two
+        else distributions.against_distribution(quiet, exact, (1, 2, 3), 0.01)
+    )
     assert reach.detectable is not None and 0.02 < reach.detectable < 0.2
     caught = 0
     for _ in range(60):
-        draws = [sample(coins, reach.detectable) for _ in range(600)]
+        draws = [sample(rng, reach.detectable) for _ in range(600)]
         if two:
-            found = laws.two_samples(draws, [sample(coins) for _ in range(600)], (1, 2, 3), 0.01)
+            found = distributions.two_samples(draws, [sample(rng) for _ in range(600)], (1, 2, 3), 0.01)
         else:
-            found = laws.against_law(draws, exact, (1, 2, 3), 0.01)
+            found = distributions.against_distribution(draws, exact, (1, 2, 3), 0.01)
         caught += found.p_value is not None and found.p_value < 0.01
     assert caught >= 46  # at least 90% are promised: fewer by chance less than once in 500 times
 
 
 def test_too_few_draws_prove_nothing() -> None:
-    found = laws.against_law([(0, 1)] * 10, exact, (1,), 0.01)
+    found = distributions.against_distribution([(0, 1)] * 10, exact, (1,), 0.01)
     assert found.p_value is None and found.detectable is None and found.strata == 0
 
 

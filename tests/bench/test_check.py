@@ -12,8 +12,8 @@ from outpace.bench.provenance import sha256, write_atomically
 
 
 def runs(seconds: float, noise: float, seed: int, count: int = 9) -> list[dict[str, float]]:
-    coins = random.Random(seed)
-    return [{"token": seconds * (1 + noise * coins.uniform(-1, 1))} for _ in range(count)]
+    rng = random.Random(seed)
+    return [{"token": seconds * (1 + noise * rng.uniform(-1, 1))} for _ in range(count)]
 
 
 @pytest.mark.parametrize(

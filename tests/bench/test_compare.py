@@ -72,10 +72,10 @@ def test_predictions_know_nothing_of_the_prompt_compared(monkeypatch):
 
     def racing(engines, prompt, params, gamma=None, tenant=""):
         if tenant.startswith("repeat"):
-            known.append(engine.prices.pass_seconds()(4, 10))
+            known.append(engine.cost_model.pass_seconds()(4, 10))
         found = real(engines, prompt, params, gamma, tenant)
         for rows in (1, 4) * 200 if tenant.startswith("repeat") else ():
-            engine.prices.observe(rows, 0.0, {}, 1, RoundSeconds(0.0, 10.0**rows, 0.0, 0.0, 0))
+            engine.cost_model.observe(rows, 0.0, {}, 1, RoundSeconds(0.0, 10.0**rows, 0.0, 0.0, 0))
         return found
 
     monkeypatch.setattr("outpace.bench.compare.race", racing)

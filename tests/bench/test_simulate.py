@@ -84,10 +84,10 @@ def test_a_draft_reads_its_own_last_token_late_and_draws_each_token():
 
 
 def run(alpha, target, *, controller, tokens=400, gamma=16, seed=0, noise=0.05, prompt=20, number=0):
-    coins = random.Random(seed)
+    rng = random.Random(seed)
     truth = Truth(target, {"draft": DRAFT})
     return simulate({"draft": by_chance(alpha, seed)}, truth, tokens, controller=controller, gamma=gamma,
-                    prompt=prompt, number=number, noise=lambda: coins.lognormvariate(0, noise))  # fmt: skip
+                    prompt=prompt, number=number, noise=lambda: rng.lognormvariate(0, noise))  # fmt: skip
 
 
 def auto(target):

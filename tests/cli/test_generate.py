@@ -164,7 +164,7 @@ def test_comparing_nothing_is_still_json_and_words(answer, run):
 
 
 def test_comparison_says_where_answers_differ():
-    """``ratio`` draws with other coins than plain decoding: the same law, other tokens."""
+    """``ratio`` draws with other random draws than plain decoding: the same distribution, other tokens."""
     found = compare(shared_engine("draft_model", 8, "ratio"), CODE, SamplingParams(temperature=1.0, max_tokens=24))
     a, b = found.plain.token_ids, found.speculative.token_ids
     assert a != b and found.tokens_equal is False

@@ -24,7 +24,7 @@ from tests.helpers.toys import (
 from tests.helpers.vocabularies import letters
 
 from outpace import drafters
-from outpace.audit.exact import enumerate_law, plain_law, total_variation
+from outpace.audit.exact import enumerate_distribution, plain_distribution, total_variation
 from outpace.audit.toy import LogitsOf, ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import ParameterError
 from outpace.core.protocols import Parts
@@ -32,7 +32,7 @@ from outpace.core.types import Forward, Proposal, SamplingParams, Verdict
 from outpace.drafters.common.own_cache import OwnCacheDraft
 from outpace.engine.loop import Loop
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 V = 6
 TARGET = remembered(hashed_logits(V, 41, order=2))
@@ -90,7 +90,7 @@ def test_config_is_a_frozen_dataclass_with_a_gamma(name):
 def test_proposals_are_well_formed_and_within_budget(name, rule):
     drafter = build(name)
     batch = [
-        session(i, count=30, gamma=9, params=SAMPLED, coins=KeyedCoins(i), prompt=[0, 1, 2] * (2 + i), rule=rule)
+        session(i, count=30, gamma=9, params=SAMPLED, rng=KeyedRandomSource(i), prompt=[0, 1, 2] * (2 + i), rule=rule)
         for i in range(4)
     ]
     for one in batch:
@@ -112,7 +112,7 @@ def test_proposals_are_well_formed_and_within_budget(name, rule):
 
 @every
 def test_proposing_twice_gives_the_same(name):
-    """Between rounds a drafter has no coins of its own."""
+    """Between rounds a drafter has no random draws of its own."""
     answers = []
     for _ in range(2):
         drafter = build(name)
@@ -148,7 +148,12 @@ def test_output_under_match_is_plain_and_nothing_is_left(name, params):
     loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until())
     first = [
         session(
-            i, count=10 + 5 * i, gamma=[4, 0, 7][i], params=params, coins=KeyedCoins(i), prompt=[0, 1] * (1 + 2 * i)
+            i,
+            count=10 + 5 * i,
+            gamma=[4, 0, 7][i],
+            params=params,
+            rng=KeyedRandomSource(i),
+            prompt=[0, 1] * (1 + 2 * i),
         )
         for i in range(3)
     ]
@@ -156,13 +161,13 @@ def test_output_under_match_is_plain_and_nothing_is_left(name, params):
     admit(loop, [gone, *first])
     loop.round([gone, *first])
     loop.release(gone)
-    late = session(10, count=15, gamma=3, params=params, coins=KeyedCoins(10))
+    late = session(10, count=15, gamma=3, params=params, rng=KeyedRandomSource(10))
     admit(loop, [late])
     everyone = [*first, late]
     finish(loop, everyone)
     for one in everyone:
         prompt = one.tokens[: one.prompt_length]
-        assert one.generated == plain(TARGET, KeyedCoins(one.coins.seed), params, prompt, one.limit - len(prompt))
+        assert one.generated == plain(TARGET, KeyedRandomSource(one.rng.seed), params, prompt, one.limit - len(prompt))
         assert not one.report.warnings
     assert held(drafter) == empty
     assert loop.cache.slots == 0
@@ -182,8 +187,8 @@ def test_end_without_begin_and_twice_is_harmless(name):
 
 @every
 @pytest.mark.parametrize("gamma", [1, 3])
-def test_the_law_under_ratio_is_the_targets(name, gamma):
-    """Every outcome of the coins, by whatever chain or tree the drafter makes of them."""
+def test_the_distribution_under_ratio_is_the_targets(name, gamma):
+    """Every outcome of the random draws, by whatever chain or tree the drafter makes of them."""
     target = remembered(hashed_logits(3, 43, sharpness=1.0, order=2))
     draft = remembered(mixed_logits(target, hashed_logits(3, 44, order=2), 0.5))
     found = distance(target, 3, lambda rule: build(name, 3, draft), RATIO, gamma=gamma, count=2, spare=2)
@@ -204,7 +209,7 @@ def test_a_session_may_end_and_begin_again_in_the_middle_of_its_answer(name):
     drafted = one.report.drafted
     admit(loop, [one])
     finish(loop, [one])
-    assert one.generated == plain(TARGET, one.coins, one.params, one.tokens[: one.prompt_length], 24)
+    assert one.generated == plain(TARGET, one.rng, one.params, one.tokens[: one.prompt_length], 24)
     assert not one.report.warnings and (one.report.drafted > drafted or name in ("none", "lookup", "suffix"))
     assert held(drafter) == loop.cache.slots == 0
 
@@ -212,18 +217,18 @@ def test_a_session_may_end_and_begin_again_in_the_middle_of_its_answer(name):
 class FailsBehindZero:
     """``ratio``, but drawing fails behind a drawn token 0 of the same round: depending on the draw, at any depth."""
 
-    LOSSLESS, TREES, NEEDS_LAWS = True, True, True
+    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS = True, True, True
     verify = staticmethod(RATIO.verify)
 
     def __init__(self):
         self.last, self.failed = None, 0
 
-    def draw(self, law, coins, base, node, depth):
-        if self.last is not None and self.last[0] is coins and self.last[1:] == (base, 0) and node:
+    def draw(self, distribution, rng, base, node, depth):
+        if self.last is not None and self.last[0] is rng and self.last[1:] == (base, 0) and node:
             self.failed += 1
             raise RuntimeError("on purpose")
-        token = RATIO.draw(law, coins, base, node, depth)
-        self.last = coins, base, token
+        token = RATIO.draw(distribution, rng, base, node, depth)
+        self.last = rng, base, token
         return token
 
 
@@ -234,10 +239,12 @@ def test_a_draw_that_fails_leaves_the_distribution(name):
     draft = remembered(mixed_logits(target, hashed_logits(3, 44, order=2), 0.5))
     rule = FailsBehindZero()
 
-    def run(coins):
-        one = session(count=2, gamma=3, coins=coins, params=SAMPLED, spare=2)
+    def run(rng):
+        one = session(count=2, gamma=3, rng=rng, params=SAMPLED, spare=2)
         return decode(target, 3, build(name, 3, draft), rule, one, commit_until(count=2))
 
-    found = total_variation(enumerate_law(run), plain_law(target, Pipeline(SAMPLED, len(PROMPT)), PROMPT, 2))
+    found = total_variation(
+        enumerate_distribution(run), plain_distribution(target, Pipeline(SAMPLED, len(PROMPT)), PROMPT, 2)
+    )
     assert found < 1e-9
     assert (rule.failed > 0) == (name not in CHOOSE)

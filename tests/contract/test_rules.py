@@ -17,9 +17,9 @@ from tests.helpers.toys import (
 from outpace import verify
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import ParameterError
-from outpace.core.types import Law, Proposal, SamplingParams
+from outpace.core.types import Distribution, Proposal, SamplingParams
 from outpace.drafters.draft_model import DraftModel
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 V = 5
 TARGET = remembered(hashed_logits(V, 51))
@@ -37,32 +37,32 @@ def test_there_are_some_and_unknown_ones_are_refused():
 @every
 def test_says_what_it_is(name):
     rule = verify.rule(name)
-    for flag in (rule.LOSSLESS, rule.TREES, rule.NEEDS_LAWS):
+    for flag in (rule.LOSSLESS, rule.TREES, rule.NEEDS_DISTRIBUTIONS):
         assert isinstance(flag, bool)
     assert "arXiv" in rule.__doc__
 
 
-def law(*probs: float) -> Law:
-    return Law(torch.tensor(probs, dtype=torch.float64))
+def distribution(*probs: float) -> Distribution:
+    return Distribution(torch.tensor(probs, dtype=torch.float64))
 
 
 @every
 def test_nothing_proposed_is_one_token_of_the_targets(name):
-    verdict = verify.rule(name).verify(Proposal(), [law(0, 0, 1)], KeyedCoins(1), 3)
+    verdict = verify.rule(name).verify(Proposal(), [distribution(0, 0, 1)], KeyedRandomSource(1), 3)
     assert (verdict.path, verdict.token, verdict.kind, verdict.tested) == ([], 2, "bonus", 0)
 
 
 @every
 def test_certain_tokens_are_accepted_and_impossible_ones_refused(name):
-    """At temperature 0 nothing is left to chance: laws of one token each, on a wider support too."""
+    """At temperature 0 nothing is left to chance: distributions of one token each, on a wider support too."""
     rule = verify.rule(name)
-    for one, two in ((Law.point(1), Law.point(2)), (law(0, 1, 0), law(0, 0, 1))):
-        laws = [one, two, one]
-        verdict = rule.verify(Proposal.chain([1, 2]), laws, KeyedCoins(5), 4)
+    for one, two in ((Distribution.point(1), Distribution.point(2)), (distribution(0, 1, 0), distribution(0, 0, 1))):
+        distributions = [one, two, one]
+        verdict = rule.verify(Proposal.chain([1, 2]), distributions, KeyedRandomSource(5), 4)
         assert (verdict.path, verdict.token, verdict.kind, verdict.tested) == ([0, 1], 1, "bonus", 2)
-        verdict = rule.verify(Proposal.chain([1, 0]), laws, KeyedCoins(5), 4)
+        verdict = rule.verify(Proposal.chain([1, 0]), distributions, KeyedRandomSource(5), 4)
         assert (verdict.path, verdict.token, verdict.kind, verdict.tested) == ([0], 2, "correction", 2)
-        verdict = rule.verify(Proposal.chain([0, 2]), laws, KeyedCoins(5), 4)
+        verdict = rule.verify(Proposal.chain([0, 2]), distributions, KeyedRandomSource(5), 4)
         assert (verdict.path, verdict.token, verdict.kind, verdict.tested) == ([], 1, "correction", 1)
 
 
@@ -72,16 +72,23 @@ def test_finds_the_right_branch_of_a_tree(name):
     if not rule.TREES:
         pytest.skip("chains only")
     tree = Proposal([0, 1, 3, 2, 4], [-1, -1, 0, 1, 3])
-    laws = [Law.point(1), Law.point(3), Law.point(2), Law.point(0), Law.point(4), Law.point(3)]
-    verdict = rule.verify(tree, laws, KeyedCoins(0), 2)
+    distributions = [
+        Distribution.point(1),
+        Distribution.point(3),
+        Distribution.point(2),
+        Distribution.point(0),
+        Distribution.point(4),
+        Distribution.point(3),
+    ]
+    verdict = rule.verify(tree, distributions, KeyedRandomSource(0), 2)
     assert (verdict.path, verdict.token, verdict.kind) == ([1, 3, 4], 3, "bonus")
 
 
 @lossless
-def test_the_draft_is_drawn_from_its_law(name):
+def test_the_draft_is_drawn_from_its_distribution(name):
     rule = verify.rule(name)
-    half = Law(torch.tensor([0.25, 0.75]), torch.tensor([2, 4]))
-    drawn = [rule.draw(half, KeyedCoins(seed), 7, 1, 1) for seed in range(1000)]
+    half = Distribution(torch.tensor([0.25, 0.75]), torch.tensor([2, 4]))
+    drawn = [rule.draw(half, KeyedRandomSource(seed), 7, 1, 1) for seed in range(1000)]
     assert set(drawn) == {2, 4}
     assert abs(drawn.count(4) / 1000 - 0.75) < 0.05
 
@@ -99,7 +106,7 @@ def test_draft_equal_to_the_target_is_accepted_whole(name, params):
 @lossless
 def test_greedy_output_is_plain_whatever_is_drafted(name):
     rule = verify.rule(name)
-    expected = plain(TARGET, KeyedCoins(0), GREEDY, (0, 1), 30)
+    expected = plain(TARGET, KeyedRandomSource(0), GREEDY, (0, 1), 30)
     widths = [2, 2] if rule.TREES else [1, 1, 1]
     drafters = [
         DraftModel(ToyRuntime(DRAFT, V)),
@@ -115,6 +122,8 @@ def test_greedy_output_is_plain_whatever_is_drafted(name):
 @every
 def test_same_question_same_verdict(name):
     rule = verify.rule(name)
-    laws, draft = [law(0.3, 0.7), law(0.5, 0.5)], law(0.8, 0.2)
-    verdicts = {str(rule.verify(Proposal.chain([0], [draft]), laws, KeyedCoins(3), 9)) for _ in range(3)}
+    distributions, draft = [distribution(0.3, 0.7), distribution(0.5, 0.5)], distribution(0.8, 0.2)
+    verdicts = {
+        str(rule.verify(Proposal.chain([0], [draft]), distributions, KeyedRandomSource(3), 9)) for _ in range(3)
+    }
     assert len(verdicts) == 1

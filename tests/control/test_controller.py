@@ -13,10 +13,10 @@ from tests.helpers.toys import session
 from outpace import SamplingParams, load
 from outpace.bench.simulate import Logged, Truth, by_chance, simulate, speedup
 from outpace.control.acceptance import Acceptance, Guess
-from outpace.control.allocation import Option, plain, share
+from outpace.control.allocation import Candidate, allocate, plain
 from outpace.control.controller import AutoController
 from outpace.control.costs import PassCosts
-from outpace.control.timing import Drift, Line, Prices
+from outpace.control.timing import CostModel, Drift, Line
 from outpace.core.types import Proposal, RoundSeconds, Verdict
 from outpace.engine.explain import explain
 
@@ -25,13 +25,13 @@ DRAFT = PassCosts((1, 32), (0.1, 0.32))
 STEEP = PassCosts((1, 2, 16), (1.0, 2.0, 16.0))
 
 
-def prices(target=TARGET):
-    return Prices(target, {"draft": DRAFT})
+def cost_model(target=TARGET):
+    return CostModel(target, {"draft": DRAFT})
 
 
-def option(alpha, most=12, least=0):
+def candidate(alpha, most=12, least=0):
     chances = [alpha ** (place + 1) for place in range(most)]
-    return Option("draft", 0, most, least, chances, [1.0] * most)
+    return Candidate("draft", 0, most, least, chances, [1.0] * most)
 
 
 def auto(target=TARGET, drafts=None):
@@ -59,7 +59,7 @@ def test_drift_is_not_taken_in_by_an_interruption():
 
 def test_catching_up_with_a_few_tokens_says_nothing_about_reading():
     """A draft model's cost of reading a prompt went down by a share in every round that it was two tokens behind."""
-    learnt = prices()
+    learnt = cost_model()
     before = learnt.reading("draft", 1000)
     for _ in range(500):
         learnt.observe_reading("draft", 2, 1e-6)
@@ -79,9 +79,9 @@ def test_a_draft_goes_on_after_lookup_has_copied():
 
 
 def test_line_learns_both_parameters_and_stays_positive():
-    coins, line = random.Random(0), Line(0.0, 1.0)
+    rng, line = random.Random(0), Line(0.0, 1.0)
     for _ in range(200):
-        x = coins.choice([1, 2, 4, 8])
+        x = rng.choice([1, 2, 4, 8])
         line.observe(x, 0.5 + 0.25 * x)
     assert line.at(1) == pytest.approx(0.75, rel=0.1) and line.at(8) == pytest.approx(2.5, rel=0.1)
     falling = Line(0.0, 1.0)
@@ -91,7 +91,7 @@ def test_line_learns_both_parameters_and_stays_positive():
 
 
 def test_prices_of_a_drafter_without_a_model_are_learnt():
-    known = prices()
+    known = cost_model()
     for _ in range(30):
         known.observe(5, 0.0, {"lookup": 4.0}, 3, RoundSeconds(0.4, 1.4, 0.0, 0.0))
     assert known.drafting("lookup", 4.0) == pytest.approx(0.4, rel=0.1)
@@ -149,31 +149,33 @@ def test_places_of_a_tree_are_learnt_apart():
 @pytest.mark.parametrize("alpha", [0.2, 0.45, 0.7, 0.9])
 def test_the_share_of_one_session_is_the_closed_forms_best_gamma(alpha, target):
     best = max(range(13), key=lambda gamma: speedup(alpha, gamma, 0.1, target.relative))
-    found = share([option(alpha)], prices(target))
+    found = allocate([candidate(alpha)], cost_model(target))
     assert found.nodes == [best]
     assert found.rate == pytest.approx(speedup(alpha, best, 0.1, target.relative))
 
 
 def test_a_batch_shares_one_budget_by_what_each_gains():
-    options = [option(0.9), option(0.5), option(0.1)]
-    found = share(options, prices())
+    candidates = [candidate(0.9), candidate(0.5), candidate(0.1)]
+    found = allocate(candidates, cost_model())
     assert found.nodes[0] > found.nodes[1] >= found.nodes[2] == 0
     free = PassCosts((1, 64), (1.0, 1.0))
 
     def rate(nodes):  # by hand: rows of one pass, and steps in which fewer and fewer take part
-        tokens = sum(1 + sum(o.standing[:n]) for o, n in zip(options, nodes, strict=True))
+        tokens = sum(1 + sum(o.standing[:n]) for o, n in zip(candidates, nodes, strict=True))
         steps = sum(DRAFT.relative(sum(n > d for n in nodes)) for d in range(max(nodes)))
         return tokens / (TARGET.of(3 + sum(nodes)) + 0.1 * steps)
 
     best = max(itertools.product(range(8), repeat=3), key=rate)
     assert found.rate == pytest.approx(rate(found.nodes)) and found.rate > 0.99 * rate(best)
-    assert sum(share([option(0.8)] * 8, prices()).nodes) < sum(share([option(0.8)] * 8, prices(free)).nodes)
+    assert sum(allocate([candidate(0.8)] * 8, cost_model()).nodes) < sum(
+        allocate([candidate(0.8)] * 8, cost_model(free)).nodes
+    )
 
 
 def test_what_a_session_drafts_in_any_case_is_counted():
-    found = share([option(0.1, least=4), option(0.9)], prices())
-    assert found.nodes[0] == 4 and found.seconds > share([option(0.1), option(0.9)], prices()).seconds
-    assert plain([option(0.9)], prices()).nodes == [0]
+    found = allocate([candidate(0.1, least=4), candidate(0.9)], cost_model())
+    assert found.nodes[0] == 4 and found.seconds > allocate([candidate(0.1), candidate(0.9)], cost_model()).seconds
+    assert plain([candidate(0.9)], cost_model()).nodes == [0]
 
 
 # Decisions
@@ -350,7 +352,7 @@ def test_tenants_do_not_learn_from_each_other(engine):
 
 def test_load_takes_a_controller(tmp_path, monkeypatch):
     monkeypatch.setattr("outpace.control.costs.costs_dir", lambda: tmp_path)
-    built = load(model("tiny"), model("tiny-draft"), controller="auto", believed={"draft_model": 0.9})
+    built = load(model("tiny"), model("tiny-draft"), controller="auto", prior={"draft_model": 0.9})
     assert isinstance(built.controller, AutoController) and len(list(tmp_path.iterdir())) == 2
     assert load(model("tiny"), model("tiny-draft"), controller="auto", gamma=2).controller is None
     with pytest.raises(ValueError, match="controller must be one of auto, fixed"):

@@ -14,7 +14,7 @@ from outpace.drafters.lookup import Config as LookupConfig
 from outpace.drafters.lookup import Lookup
 from outpace.engine.loop import Loop
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 V = 5
 TARGET = remembered(hashed_logits(V, 31))
@@ -23,8 +23,9 @@ DRAFT = remembered(mixed_logits(TARGET, hashed_logits(V, 32), 0.6))
 
 @pytest.mark.parametrize("gammas", [[3], [1], [4, 0, 2], [0, 0, 0, 5], [0] * 12 + [3]])
 def test_drafts_come_from_the_right_prefix_after_any_round(gammas):
-    """After full acceptance, refusals, and many rounds without drafting: draft with its law, at the right place."""
-    one = session(count=40, gamma=3, params=SAMPLED, coins=KeyedCoins(4))
+    """After full acceptance, refusals, and many rounds without drafting: draft with its distribution, at the right
+    place."""
+    one = session(count=40, gamma=3, params=SAMPLED, rng=KeyedRandomSource(4))
     drafter = DraftModel(ToyRuntime(DRAFT, V))
     loop = Loop(ToyRuntime(TARGET, V), drafter, RATIO, commit_until())
     propose, checked, lengths = drafter.propose, [], set()
@@ -33,8 +34,10 @@ def test_drafts_come_from_the_right_prefix_after_any_round(gammas):
         proposals = propose(sessions, budgets)
         for proposal in proposals:
             prefix = list(one.tokens)
-            for token, law in zip(proposal.tokens, proposal.draft_laws, strict=True):
-                assert torch.equal(law.probs, Pipeline(SAMPLED).law(DRAFT(tuple(prefix)), prefix).probs)
+            for token, distribution in zip(proposal.tokens, proposal.draft_distributions, strict=True):
+                assert torch.equal(
+                    distribution.probs, Pipeline(SAMPLED).distribution(DRAFT(tuple(prefix)), prefix).probs
+                )
                 prefix.append(token)
                 checked.append(token)
         return proposals
@@ -53,13 +56,13 @@ def test_drafts_come_from_the_right_prefix_after_any_round(gammas):
     assert len(lengths) > 1  # both accepted and refused
 
 
-def test_draws_with_the_noise_of_match_and_keeps_no_laws_there():
-    one = session(count=9, gamma=4, params=SAMPLED, coins=KeyedCoins(4), rule=MATCH)
+def test_draws_with_the_noise_of_match_and_keeps_no_distributions_there():
+    one = session(count=9, gamma=4, params=SAMPLED, rng=KeyedRandomSource(4), rule=MATCH)
     drafter = DraftModel(ToyRuntime(TARGET, V))
     drafter.begin(one)
     proposal = drafter.propose([one], [4])[0]
-    assert proposal.tokens == plain(TARGET, KeyedCoins(4), SAMPLED, one.tokens, 4)
-    assert proposal.draft_laws is None
+    assert proposal.tokens == plain(TARGET, KeyedRandomSource(4), SAMPLED, one.tokens, 4)
+    assert proposal.draft_distributions is None
 
 
 def test_prompts_longer_than_a_prefill_pass():
@@ -67,7 +70,7 @@ def test_prompts_longer_than_a_prefill_pass():
     one = session(count=9, gamma=3, prompt=prompt, rule=MATCH)
     drafter = DraftModel(ToyRuntime(TARGET, V))
     drafter.begin(one)
-    assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedCoins(0), one.params, prompt, 3)
+    assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedRandomSource(0), one.params, prompt, 3)
 
 
 def test_a_text_that_begins_like_an_ended_one_is_read_from_there_on():
@@ -83,7 +86,7 @@ def test_a_text_that_begins_like_an_ended_one_is_read_from_there_on():
     for number, (text, known) in enumerate(texts, 1):
         one = session(number, count=9, gamma=3, prompt=text, rule=MATCH)
         assert drafter.begin(one) == known
-        assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedCoins(0), one.params, text, 3)
+        assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedRandomSource(0), one.params, text, 3)
         drafter.end(one)
     stranger = session(9, count=9, gamma=3, prompt=prompt, rule=MATCH)
     stranger.tenant = "somebody else"
@@ -111,13 +114,19 @@ def test_drafting_stops_once_the_path_is_unlikely_to_stand():
     """The token that crosses the line was drawn, and is submitted; lookup's guesses behind it are not."""
     for lookup in (None, Lookup(LookupConfig(min_match=1))):
         drafter = DraftModel(ToyRuntime(DRAFT, V), lookup)
-        one = session(count=30, gamma=8, params=SAMPLED, coins=KeyedCoins(3), prompt=[0, 1, 2, 0, 1, 2], rule=RATIO)
+        one = session(
+            count=30, gamma=8, params=SAMPLED, rng=KeyedRandomSource(3), prompt=[0, 1, 2, 0, 1, 2], rule=RATIO
+        )
         drafter.begin(one)
         whole = drafter.propose([one], [8])[0]
         drafter.end(one)
         drafter.begin(one)
         stands = [
-            math.prod(law.prob(t) for t, law in zip(whole.tokens[:n], whole.draft_laws, strict=False)) for n in range(9)
+            math.prod(
+                distribution.prob(t)
+                for t, distribution in zip(whole.tokens[:n], whole.draft_distributions, strict=False)
+            )
+            for n in range(9)
         ]
         one.stop_below = 0.2
         short = drafter.propose([one], [8])[0]

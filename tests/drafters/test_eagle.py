@@ -18,7 +18,7 @@ from outpace.core.protocols import Parts
 from outpace.core.types import Capabilities, Chunk, SamplingParams
 from outpace.drafters.eagle import Config, Eagle, create
 from outpace.engine.loop import Loop
-from outpace.sampling.random_source import KeyedCoins, gumbel_noise
+from outpace.sampling.random_source import KeyedRandomSource, gumbel_noise
 
 HIDDEN, HEADS, SHARED, DIM, WIDE, VOCAB, PRUNED = 128, 4, 2, 16, 48, 1024, 200
 THETA, EPS = 5000.0, 1e-5
@@ -180,7 +180,7 @@ def searched(layout, one, budget, depth, width):
             values = naive(layout, torch.tensor(one.tokens), features, path)
             if one.params.temperature > 0:
                 ids = values.topk(64).indices.sort().values
-                noise = gumbel_noise(one.coins.seed, 0, len(one.tokens) + len(path), ids.numpy())
+                noise = gumbel_noise(one.rng.seed, 0, len(one.tokens) + len(path), ids.numpy())
                 known, values = values, torch.full((VOCAB,), -math.inf, dtype=torch.float64)
                 values[ids] = torch.log_softmax(known[ids] + torch.from_numpy(noise), -1)
             for token in values.topk(width).indices.tolist():
@@ -204,8 +204,8 @@ def test_trees_are_those_of_a_plain_forward(layout, params, depth, width, tmp_pa
     drafter = create(Config(heads=str(folder), depth=depth, width=width), parts)
     loop = Loop(target.runtime, drafter, MATCH, commit_until(), prefill_rows=5)
     pair = [
-        session(0, count=7, gamma=6, params=params, coins=KeyedCoins(0), prompt=[7]),
-        session(1, count=7, gamma=6, params=params, coins=KeyedCoins(1), prompt=[50, 60, 70, 80, 90, 50, 60, 70]),
+        session(0, count=7, gamma=6, params=params, rng=KeyedRandomSource(0), prompt=[7]),
+        session(1, count=7, gamma=6, params=params, rng=KeyedRandomSource(1), prompt=[50, 60, 70, 80, 90, 50, 60, 70]),
     ]
     propose, sizes = drafter.propose, []
 

@@ -23,7 +23,7 @@ from tests.helpers.toys import (
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
-from outpace.core.types import Forward, Law, Proposal, Verdict
+from outpace.core.types import Distribution, Forward, Proposal, Verdict
 from outpace.drafters.common.extending import Start
 from outpace.drafters.draft_model import DraftModel
 from outpace.drafters.hybrid import Config, Hybrid, create
@@ -32,7 +32,7 @@ from outpace.drafters.lookup import Lookup
 from outpace.drafters.recycle import Config as RecycleConfig
 from outpace.drafters.recycle import Recycle
 from outpace.engine.loop import Loop
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 V = 5
 TARGET = remembered(hashed_logits(V, 31, order=2))
@@ -62,7 +62,7 @@ def proposal_of(drafter, rule, budget, prompt=(0, 1), **controls):
 def test_the_draft_model_goes_on_where_lookup_ended():
     _, found = proposal_of(hybrid(first=chosen(3, 2)), MATCH, 5)
     assert found.is_chain and found.origins == ["lookup"] * 2 + ["draft_model"] * 3
-    assert found.tokens == [3, 2, *plain(DRAFT, KeyedCoins(0), GREEDY, [0, 1, 3, 2], 3)]
+    assert found.tokens == [3, 2, *plain(DRAFT, KeyedRandomSource(0), GREEDY, [0, 1, 3, 2], 3)]
 
 
 def test_a_full_budget_leaves_the_draft_model_alone():
@@ -73,19 +73,19 @@ def test_a_full_budget_leaves_the_draft_model_alone():
 
 
 def test_beside_a_draft_may_not_repeat_its_sibling_under_ratio():
-    """The draft's own first token is taken by lookup: the next one is drawn from what the law leaves."""
+    """The draft's own first token is taken by lookup: the next one is drawn from what the distribution leaves."""
     firsts = set()
     for seed in range(40):
-        controls = {"params": SAMPLED, "coins": KeyedCoins(seed)}
+        controls = {"params": SAMPLED, "rng": KeyedRandomSource(seed)}
         _, found = proposal_of(hybrid("beside", first=chosen(3)), RATIO, 3, **controls)
-        assert list(found.parents) == [-1, -1, 1] and found.draft_laws[0] is None
-        assert found.draft_laws[1].prob(3) == 0 and found.draft_laws[1].prob(found.tokens[1]) > 0
+        assert list(found.parents) == [-1, -1, 1] and found.draft_distributions[0] is None
+        assert found.draft_distributions[1].prob(3) == 0 and found.draft_distributions[1].prob(found.tokens[1]) > 0
         firsts.add(found.tokens[1])
     assert len(firsts) > 1
 
 
 def test_beside_repeats_become_one_node_under_match():
-    right = plain(DRAFT, KeyedCoins(0), GREEDY, [0, 1], 3)
+    right = plain(DRAFT, KeyedRandomSource(0), GREEDY, [0, 1], 3)
     wrong = (right[2] + 1) % V
     _, found = proposal_of(hybrid("beside", first=chosen(*right[:2], wrong)), MATCH, 6)
     assert (found.tokens, list(found.parents)) == ([*right[:2], wrong, right[2]], [-1, 0, 1, 1])
@@ -100,8 +100,8 @@ def test_beside_is_one_member_where_no_trees_are_taken(rule, trees):
 
 @pytest.mark.parametrize("join", ["extend", "beside"])
 @pytest.mark.parametrize("first", ["lookup", "chosen", "recycle"])
-def test_the_law_under_ratio_is_the_targets(join, first):
-    """Chosen and drawn tokens in one tree, exactly: every outcome of the coins."""
+def test_the_distribution_under_ratio_is_the_targets(join, first):
+    """Chosen and drawn tokens in one tree, exactly: every outcome of the random draws."""
 
     def make(rule):
         member = {"lookup": Lookup(EAGER), "chosen": chosen(2, 1), "recycle": Recycle(RecycleConfig(top=2))}[first]
@@ -126,7 +126,7 @@ def test_any_order_of_members_is_exact(names):
 
 
 @pytest.mark.parametrize("join", ["extend", "beside"])
-def test_two_members_that_draw_have_coins_of_their_own(join):
+def test_two_members_that_draw_have_rng_of_their_own(join):
     other = remembered(hashed_logits(3, 45, order=2))
 
     def make(rule):
@@ -143,8 +143,8 @@ def test_two_members_that_draw_have_coins_of_their_own(join):
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_tokens_under_match_are_plain_and_members_follow(join, params):
     for seed in range(4):
-        one = session(count=60, gamma=6, params=params, coins=KeyedCoins(seed), prompt=[0, 1, 2, 3, 0, 1])
-        expected = plain(TARGET, KeyedCoins(seed), params, one.tokens, 60)
+        one = session(count=60, gamma=6, params=params, rng=KeyedRandomSource(seed), prompt=[0, 1, 2, 3, 0, 1])
+        expected = plain(TARGET, KeyedRandomSource(seed), params, one.tokens, 60)
         assert list(decode(TARGET, V, hybrid(join), MATCH, one)) == expected
         assert not one.report.warnings
         assert {"lookup", "draft_model"} <= set(one.origins)
@@ -153,9 +153,10 @@ def test_tokens_under_match_are_plain_and_members_follow(join, params):
 @pytest.mark.parametrize("join", ["extend", "beside"])
 @pytest.mark.parametrize("rule", [MATCH, RATIO], ids=["match", "ratio"])
 def test_drafts_come_from_the_right_text_in_every_round(join, rule):
-    """The draft model's cache after lookup was refused in part: each law is that of its own path, bit for bit."""
+    """The draft model's cache after lookup was refused in part: each distribution is that of its own path, bit for
+    bit."""
     drafter = hybrid(join)
-    one = session(count=60, gamma=5, params=SAMPLED, coins=KeyedCoins(4), prompt=[0, 1, 2, 0, 1])
+    one = session(count=60, gamma=5, params=SAMPLED, rng=KeyedRandomSource(4), prompt=[0, 1, 2, 0, 1])
     member = dict(drafter._members)["draft_model"]
     extend, checked = member.extend, []
 
@@ -164,12 +165,12 @@ def test_drafts_come_from_the_right_text_in_every_round(join, rule):
         for session_, start, answer in zip(sessions, starts, answers, strict=True):
             prefix = [*session_.tokens, *start.path]
             for i, token in enumerate(answer.tokens):
-                law = session_.pipeline.law(DRAFT(tuple(prefix)), prefix)
-                if rule.NEEDS_LAWS:
-                    kept = law.without(start.siblings) if i == 0 else law
-                    assert torch.equal(answer.draft_laws[i].probs, kept.probs)
+                distribution = session_.pipeline.distribution(DRAFT(tuple(prefix)), prefix)
+                if rule.NEEDS_DISTRIBUTIONS:
+                    kept = distribution.without(start.siblings) if i == 0 else distribution
+                    assert torch.equal(answer.draft_distributions[i].probs, kept.probs)
                 else:
-                    assert token == session_.coins.gumbel_argmax(len(prefix), law)
+                    assert token == session_.rng.gumbel_argmax(len(prefix), distribution)
                 prefix.append(token)
             checked.append((len(start.path), len(answer)))
         return answers
@@ -213,27 +214,29 @@ def test_batches_join_and_leave():
     drafter = hybrid()
     loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until())
     batch = [
-        session(i, count=20 + i, gamma=[5, 0, 2, 7][i], params=SAMPLED, coins=KeyedCoins(i), prompt=[0, 1, 2] * (1 + i))
+        session(
+            i, count=20 + i, gamma=[5, 0, 2, 7][i], params=SAMPLED, rng=KeyedRandomSource(i), prompt=[0, 1, 2] * (1 + i)
+        )
         for i in range(4)
     ]
     loop.admit(batch)
     finish(loop, batch)
     for one in batch:
         prompt = one.tokens[: one.prompt_length]
-        assert one.generated == plain(TARGET, KeyedCoins(one.id), SAMPLED, prompt, 20 + one.id)
+        assert one.generated == plain(TARGET, KeyedRandomSource(one.id), SAMPLED, prompt, 20 + one.id)
     assert not drafter._rounds
 
 
 @pytest.mark.parametrize("rule", [MATCH, RATIO, BLOCK], ids=["match", "ratio", "block"])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_lookup_for_the_draft_saves_passes_and_changes_nothing(rule, params):
-    """The draft model's own tokens and laws are the same with and without; so are the answers."""
+    """The draft model's own tokens and distributions are the same with and without; so are the answers."""
     loop = [0, 1, 2, 3, 4] * 4
 
     def cyclic(prefix):
         return torch.nn.functional.one_hot(torch.tensor((prefix[-1] + 1) % V), V).double() * 4 + 0.3 * DRAFT(prefix)
 
-    answers, passes, laws = [], [], []
+    answers, passes, distributions = [], [], []
     for lookup in (None, Lookup(EAGER)):
         runtime, seen = ToyRuntime(remembered(cyclic), V), []
         drafter = DraftModel(runtime, lookup)
@@ -241,20 +244,23 @@ def test_lookup_for_the_draft_saves_passes_and_changes_nothing(rule, params):
 
         def watched(sessions, starts, budgets, extend=extend, seen=seen):
             proposals = extend(sessions, starts, budgets)
-            seen += [(list(p.tokens), [law.probs.tolist() for law in p.draft_laws or ()]) for p in proposals]
+            seen += [
+                (list(p.tokens), [distribution.probs.tolist() for distribution in p.draft_distributions or ()])
+                for p in proposals
+            ]
             return proposals
 
         drafter.extend = watched
-        one = session(count=60, gamma=6, params=params, coins=KeyedCoins(2), prompt=loop)
+        one = session(count=60, gamma=6, params=params, rng=KeyedRandomSource(2), prompt=loop)
         answers.append(decode(remembered(cyclic), V, drafter, rule, one))
         passes.append(runtime.forwards)
-        laws.append(seen)
+        distributions.append(seen)
         assert not one.report.warnings
-    assert answers[0] == answers[1] and laws[0] == laws[1]
+    assert answers[0] == answers[1] and distributions[0] == distributions[1]
     assert passes[1] < 0.7 * passes[0]
 
 
-def test_lookup_for_the_draft_keeps_the_law():
+def test_lookup_for_the_draft_keeps_the_distribution():
     def make(rule):
         return DraftModel(ToyRuntime(SMALL_DRAFT, 3), Lookup(EAGER))
 
@@ -262,12 +268,12 @@ def test_lookup_for_the_draft_keeps_the_law():
 
 
 def test_without_siblings():
-    law = Law(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64))
-    assert law.without(()) is law
-    assert law.without([0]).dense(3).tolist() == [0, 0.6, 0.4]
-    assert law.without([0, 2, 7]).dense(3).tolist() == [0, 1, 0]
-    assert law.without([0, 1, 2]) is None
-    assert Law.point(4).without([4]) is None
+    distribution = Distribution(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64))
+    assert distribution.without(()) is distribution
+    assert distribution.without([0]).dense(3).tolist() == [0, 0.6, 0.4]
+    assert distribution.without([0, 2, 7]).dense(3).tolist() == [0, 1, 0]
+    assert distribution.without([0, 1, 2]) is None
+    assert Distribution.point(4).without([4]) is None
 
 
 def test_members_and_joins_are_checked():

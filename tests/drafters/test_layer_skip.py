@@ -20,7 +20,7 @@ from outpace.drafters.layer_skip import Config, create
 from outpace.drafters.layer_skip.choice import Choice, choose_layers, draft_cost
 from outpace.runtimes.loading import LoadedModel
 from outpace.runtimes.native import NativeRuntime
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 PROMPT = "def read(path):\n    with open(path) as f:\n        return"
 V = 3
@@ -40,7 +40,7 @@ def parts_of(target: LoadedModel) -> Parts:
 @pytest.mark.parametrize(
     "params", [SAMPLED, SamplingParams(), SamplingParams(temperature=1.5, top_k=2)], ids=["T 1", "T 0", "top-k"]
 )
-def test_the_law_of_the_output_is_the_targets(rule, params):
+def test_the_distribution_of_the_output_is_the_targets(rule, params):
     def make(rule):
         return OwnCacheDraft(ToyRuntime(DRAFT, V))
 
@@ -52,9 +52,9 @@ def test_under_match_every_answer_is_plain_decodings(params):
     accepted = 0
     for seed in range(3):
         for gamma in (1, 4):
-            one = session(count=16, gamma=gamma, coins=KeyedCoins(seed), params=params)
+            one = session(count=16, gamma=gamma, rng=KeyedRandomSource(seed), params=params)
             found = decode(TARGET, V, OwnCacheDraft(ToyRuntime(DRAFT, V)), MATCH, one)
-            assert found == tuple(plain(TARGET, KeyedCoins(seed), params, one.tokens[:2], 16))
+            assert found == tuple(plain(TARGET, KeyedRandomSource(seed), params, one.tokens[:2], 16))
             assert not one.report.warnings
             accepted += one.report.accepted
     assert accepted > 0
@@ -72,7 +72,7 @@ def test_entries_are_dropped_even_when_drafting_fails():
 
     one = session(count=12, gamma=4, params=SAMPLED)
     found = decode(TARGET, V, OwnCacheDraft(Failing(DRAFT, V)), MATCH, one)  # checks the cache after every round
-    assert found == tuple(plain(TARGET, KeyedCoins(0), SAMPLED, [0, 1], 12))
+    assert found == tuple(plain(TARGET, KeyedRandomSource(0), SAMPLED, [0, 1], 12))
     assert "out of order" in one.report.warnings[0]
 
 

@@ -13,7 +13,7 @@ from outpace.core.protocols import Parts
 from outpace.drafters.common.extending import Start
 from outpace.drafters.lookup import Config, Lookup, create
 from outpace.drafters.lookup.pool import Pool
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 EAGER = {"min_match": 1, "stop_below": 0.0}
 
@@ -146,7 +146,8 @@ def follows(text):
 
 
 def test_nothing_is_wasted_on_a_text_that_never_repeats():
-    """Prose-like: tokens of a skewed law. Hardly any row is drafted, since short matches prove worth nothing."""
+    """Prose-like: tokens of a skewed distribution. Hardly any row is drafted, since short matches prove worth
+    nothing."""
     from random import Random
 
     random = Random(3)
@@ -161,7 +162,7 @@ def test_markers_and_loops_cost_time_at_most(order):
     """B59: repeated markers, nested brackets, long runs of one token; any minimum, any length."""
     target = remembered(hashed_logits(5, 8, order=order))
     for prompt in ([0, 1, 2, 0, 1, 2, 0, 1], [3] * 12, [0, 0, 1, 1, 0, 0, 1, 1, 0], [4, 3, 4, 4, 3, 4, 4, 4, 3]):
-        expected = tuple(plain(target, KeyedCoins(0), GREEDY, prompt, 24))
+        expected = tuple(plain(target, KeyedRandomSource(0), GREEDY, prompt, 24))
         for min_match in range(1, 9):
             for gamma in (1, 2, 5, 32):
                 drafter = Lookup(Config(gamma, min_match, stop_below=0.0))
@@ -173,9 +174,11 @@ def test_any_prediction_and_any_pool_leave_the_answer_alone(prediction):
     target = remembered(hashed_logits(5, 8, order=2))
     drafter = Lookup(Config(pool=64, stop_below=0.0))
     for seed in range(6):  # from the second on the pool has something
-        one = session(seed, count=24, gamma=6, params=SAMPLED, coins=KeyedCoins(seed))
+        one = session(seed, count=24, gamma=6, params=SAMPLED, rng=KeyedRandomSource(seed))
         one.prediction = prediction
-        assert list(decode(target, 5, drafter, MATCH, one)) == plain(target, KeyedCoins(seed), SAMPLED, (0, 1), 24)
+        assert list(decode(target, 5, drafter, MATCH, one)) == plain(
+            target, KeyedRandomSource(seed), SAMPLED, (0, 1), 24
+        )
 
 
 def test_finished_requests_serve_their_own_tenant_only():

@@ -17,7 +17,7 @@ from outpace.core.types import Chunk, SamplingParams
 from outpace.drafters.common.heads import read_heads
 from outpace.drafters.medusa import Config, Medusa, MedusaHeads, create
 from outpace.engine.loop import Loop
-from outpace.sampling.random_source import KeyedCoins, gumbel_noise
+from outpace.sampling.random_source import KeyedRandomSource, gumbel_noise
 
 V, HEADS, BLOCKS = 7, 3, 2
 TARGET = hashed_logits(V, 71)
@@ -42,7 +42,7 @@ def searched(one, budget: int, static: bool) -> set[tuple[int, ...]]:
     values = naive(torch.as_tensor(TARGET(tuple(one.tokens[:-1]))))
     if one.params.temperature > 0:
         for head in range(HEADS):
-            noise = gumbel_noise(one.coins.seed, 0, len(one.tokens) + head, torch.arange(V).numpy())
+            noise = gumbel_noise(one.rng.seed, 0, len(one.tokens) + head, torch.arange(V).numpy())
             values[head] = torch.log_softmax(values[head] + torch.from_numpy(noise), -1)
     if static:
         for head, rates in enumerate(TABLE):
@@ -63,7 +63,9 @@ def test_the_tree_is_the_best_there_is(params, static):
     heads = MedusaHeads(SETTINGS | {"outpace_accuracies": TABLE}, TENSORS, "the heads")
     drafter = Medusa(heads, V, static=static)
     loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until(), prefill_rows=4)
-    pair = [session(i, count=25, gamma=6, params=params, coins=KeyedCoins(i), prompt=[1] * (1 + 8 * i)) for i in (0, 1)]
+    pair = [
+        session(i, count=25, gamma=6, params=params, rng=KeyedRandomSource(i), prompt=[1] * (1 + 8 * i)) for i in (0, 1)
+    ]
     propose, checked = drafter.propose, []
 
     def watched(sessions, budgets):

@@ -33,7 +33,7 @@ from outpace.drafters.common.other_text import DraftText
 from outpace.engine.loop import Loop
 from outpace.runtimes.loading import LoadedModel
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 from outpace.text.tokenizer import Tokenizer
 
 NAMES = ["intersect", "reencode"]
@@ -67,35 +67,35 @@ def toy(name: str, draft: Tokenizer):
     [GREEDY, SAMPLED, SamplingParams(temperature=1.7, top_k=2), SamplingParams(temperature=0.6, top_p=0.8)],
     ids=["greedy", "sampled", "top-k", "top-p"],
 )
-def test_the_law_of_the_output_is_the_targets(name, rule, draft, params):
+def test_the_distribution_of_the_output_is_the_targets(name, rule, draft, params):
     assert distance(TARGET, 3, lambda rule: toy(name, draft), rule, gamma=2, count=3, params=params) < 1e-9
 
 
 @every
-def test_drafted_laws_hold_shared_tokens_only(name):
+def test_drafted_distributions_hold_shared_tokens_only(name):
     one = session(count=20, gamma=3, params=SAMPLED, rule=RATIO)
     drafter = toy(name, LACKING)
     drafter.begin(one)
     proposal = drafter.propose([one], [3])[0]
     assert proposal.tokens and 1 not in proposal.tokens
     if name == "reencode":
-        assert proposal.draft_laws is None  # chosen, not drawn
+        assert proposal.draft_distributions is None  # chosen, not drawn
     else:
-        for law in proposal.draft_laws:
-            assert law.prob(1) == 0 and float(law.probs.sum()) == pytest.approx(1)
-            assert law.prob(0) > 0 and law.prob(2) > 0
+        for distribution in proposal.draft_distributions:
+            assert distribution.prob(1) == 0 and float(distribution.probs.sum()) == pytest.approx(1)
+            assert distribution.prob(0) > 0 and distribution.prob(2) > 0
 
 
-def test_intersection_is_the_drafts_law_renormalised():
+def test_intersection_is_the_drafts_distribution_renormalised():
     """At temperature 1: q(x) over the sum of q over what both have."""
     one = session(count=20, gamma=1, params=SAMPLED, rule=RATIO)
     drafter = toy("intersect", LACKING)
     drafter.begin(one)
-    law = drafter.propose([one], [1])[0].draft_laws[0]
+    distribution = drafter.propose([one], [1])[0].draft_distributions[0]
     ids = LACKING.encode("a", add_special=False)  # "ab" is the prompt; the draft lacks b
     whole = torch.softmax(GUESSES[LACKING](tuple(ids)), -1)  # x, c, a
     expected = torch.stack((whole[2], torch.tensor(0.0), whole[1])) / (whole[1] + whole[2])
-    assert torch.allclose(law.dense(3), expected)
+    assert torch.allclose(distribution.dense(3), expected)
 
 
 @every
@@ -104,9 +104,9 @@ def test_under_match_every_answer_is_plain_decodings(name, params):
     accepted = 0
     for seed in range(3):
         for gamma in (1, 4):
-            one = session(count=16, gamma=gamma, coins=KeyedCoins(seed), params=params)
+            one = session(count=16, gamma=gamma, rng=KeyedRandomSource(seed), params=params)
             found = decode(TARGET, 3, toy(name, THEIRS), MATCH, one)
-            assert found == tuple(plain(TARGET, KeyedCoins(seed), params, one.tokens[:2], 16))
+            assert found == tuple(plain(TARGET, KeyedRandomSource(seed), params, one.tokens[:2], 16))
             assert not one.report.warnings
             accepted += one.report.accepted
     assert accepted > 0
@@ -177,11 +177,11 @@ def test_any_text_stays_in_range_and_equals_plain(name, pair):
     drafter = build(name, target, draft, ToyRuntime(hashed_logits(draft.size, 8, order=1), draft.size))
     logits = remembered(hashed_logits(target.size, 9, sharpness=6.0, order=1))
     for cut in range(1, len(tokens), 17):
-        one = session(cut, count=8, gamma=4, params=SAMPLED, coins=KeyedCoins(cut), prompt=tokens[:cut])
+        one = session(cut, count=8, gamma=4, params=SAMPLED, rng=KeyedRandomSource(cut), prompt=tokens[:cut])
         loop = Loop(ToyRuntime(logits, target.size), drafter, MATCH, commit_until())
         admit(loop, [one])
         finish(loop, [one])
-        assert one.generated == plain(logits, KeyedCoins(cut), SAMPLED, tokens[:cut], 8)
+        assert one.generated == plain(logits, KeyedRandomSource(cut), SAMPLED, tokens[:cut], 8)
         assert not one.report.warnings
     assert drafter._draft.cache.slots == 0 and not drafter._draft.states
 
@@ -192,7 +192,7 @@ def test_a_draft_whose_context_ends_drafts_no_more(name):
     drafter = build(name, OURS, THEIRS, runtime)
     one = session(count=30, gamma=4, params=SAMPLED)
     found = decode(TARGET, 3, drafter, MATCH, one)
-    assert found == tuple(plain(TARGET, KeyedCoins(0), SAMPLED, [0, 1], 30))
+    assert found == tuple(plain(TARGET, KeyedRandomSource(0), SAMPLED, [0, 1], 30))
     assert 0 < one.report.drafted < 40 and not one.report.warnings
 
 
@@ -220,12 +220,12 @@ def test_doubt_stops_the_draft(name):
 @every
 def test_a_grammar_without_shared_tokens_leaves_the_round_plain(name):
     class OnlyB:
-        def law(self, logits, prefix):
+        def distribution(self, logits, prefix):
             masked = torch.full_like(logits, -torch.inf)
             masked[1] = logits[1]
-            return Pipeline(SAMPLED).law(masked, prefix)
+            return Pipeline(SAMPLED).distribution(masked, prefix)
 
-    one = session(count=6, gamma=3, params=SAMPLED, pipeline=OnlyB(), coins=KeyedCoins(0))
+    one = session(count=6, gamma=3, params=SAMPLED, pipeline=OnlyB(), rng=KeyedRandomSource(0))
     assert decode(TARGET, 3, toy(name, LACKING), RATIO, one) == (1,) * 6
     assert not one.report.warnings
 

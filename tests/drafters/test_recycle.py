@@ -11,27 +11,29 @@ from outpace.core.errors import ParameterError
 from outpace.core.types import Forward, Verdict
 from outpace.drafters.common.extending import Start
 from outpace.drafters.recycle import Config, Recycle, template, top_tokens
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 V = 6
 TARGET = remembered(hashed_logits(V, 41, order=1))
 
 
 @given(st.integers(1, 80), st.lists(st.floats(0.01, 0.6), min_size=1, max_size=8))
-def test_template_is_a_tree_best_first(size, shares):
-    nodes = template(size, shares)
+def test_template_is_a_tree_best_first(size, cache_users):
+    nodes = template(size, cache_users)
     assert len(nodes) == size
     chances, children = {-1: 1.0}, set()
     for node, (parent, rank, chance) in enumerate(nodes):
-        assert -1 <= parent < node and chance == pytest.approx(chances[parent] * shares[rank])
+        assert -1 <= parent < node and chance == pytest.approx(chances[parent] * cache_users[rank])
         chances[node] = chance
         children.add((parent, rank))
     assert len(children) == size
     ordered = [chance for *_, chance in nodes]
     assert ordered == sorted(ordered, reverse=True)
-    best = sorted((chances[p] * share for p in chances for r, share in enumerate(shares) if (p, r) not in children))
+    best = sorted(
+        (chances[p] * share for p in chances for r, share in enumerate(cache_users) if (p, r) not in children)
+    )
     assert not best or best[-1] <= ordered[-1]  # nothing left out is better
-    assert template(size, shares, 2 * ordered[-1]) == [node for node in nodes if node[2] >= 2 * ordered[-1]]
+    assert template(size, cache_users, 2 * ordered[-1]) == [node for node in nodes if node[2] >= 2 * ordered[-1]]
 
 
 @pytest.mark.parametrize("size", [3, 200, 1024, 5000])
@@ -64,7 +66,7 @@ def test_keeps_what_followed_each_row_refused_ones_too():
         one.tokens.append(last)
         proposal = drafter.propose([one], [2])[0]
         assert set(proposal.tokens) == expected and list(proposal.parents) == [-1, -1]
-        assert proposal.draft_laws is None
+        assert proposal.draft_distributions is None
 
 
 def test_a_tree_grows_through_the_matrix():
@@ -98,8 +100,10 @@ def test_chains_where_no_trees_are_taken(rule, trees):
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 def test_a_target_that_looks_one_token_back_is_soon_known(params):
-    one = session(count=200, gamma=8, params=params, coins=KeyedCoins(3))
-    assert list(decode(TARGET, V, Recycle(Config()), MATCH, one)) == plain(TARGET, KeyedCoins(3), params, (0, 1), 200)
+    one = session(count=200, gamma=8, params=params, rng=KeyedRandomSource(3))
+    assert list(decode(TARGET, V, Recycle(Config()), MATCH, one)) == plain(
+        TARGET, KeyedRandomSource(3), params, (0, 1), 200
+    )
     assert one.report.block_efficiency > (3 if params is GREEDY else 1.8)
     assert not one.report.warnings
 

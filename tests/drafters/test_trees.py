@@ -10,12 +10,12 @@ from tests.helpers.toys import remembered as _remembered
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
-from outpace.core.types import Capabilities, Law, SamplingParams
+from outpace.core.types import Capabilities, Distribution, SamplingParams
 from outpace.drafters.common.tree import Tree, likeliest
 from outpace.drafters.draft_tree import Config, DraftTree, create
 from outpace.engine.loop import Loop
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins, gumbel_noise
+from outpace.sampling.random_source import KeyedRandomSource, gumbel_noise
 
 V = 7
 TARGET = _remembered(hashed_logits(V, 61))
@@ -31,7 +31,7 @@ def test_the_best_nodes_under_the_budget_are_a_tree():
         tree.add(node, 5, math.log(p))
     proposal = tree.proposal(4)
     assert (proposal.tokens, proposal.parents) == ([4, 2, 5, 5], [-1, -1, 0, 1])  # 0.6, 0.3, 0.3, 0.27; 0.12, 0.1 fell
-    assert proposal.draft_laws is None
+    assert proposal.draft_distributions is None
     assert [len(tree.proposal(budget)) for budget in (0, 1, 9)] == [0, 1, 6]
     assert tree.proposal(9, floor=0.25).tokens == [4, 2, 5, 5]
     assert tree.proposal(9, floor=0.28).tokens == [4, 2, 5]
@@ -47,30 +47,36 @@ def test_equals_are_kept_parents_first():
 
 
 def test_without_a_token_the_rest_keeps_its_proportions():
-    law = Law(torch.tensor([0.2, 0.5, 0.3])).without([1])
-    assert law.ids.tolist() == [0, 2]
-    torch.testing.assert_close(law.probs, torch.tensor([0.4, 0.6]))
+    distribution = Distribution(torch.tensor([0.2, 0.5, 0.3])).without([1])
+    assert distribution.ids.tolist() == [0, 2]
+    torch.testing.assert_close(distribution.probs, torch.tensor([0.4, 0.6]))
 
 
 def test_greedy_alternatives_come_from_the_logits_and_the_pipeline_has_the_first_word():
     one = session(count=5, gamma=3, rule=MATCH)
     logits = torch.tensor([0.0, 3.0, 2.0, -math.inf, 1.0])
-    found = likeliest(one, Law.point(1), logits, 2, 3)
+    found = likeliest(one, Distribution.point(1), logits, 2, 3)
     assert [token for token, _ in found] == [1, 2, 4]
     assert found[1][1] == pytest.approx(2.0 - math.log(1 + math.e + math.e**2 + math.e**3))
-    assert [token for token, _ in likeliest(one, Law.point(4), logits, 2, 3)] == [4, 1, 2]
-    assert len(likeliest(one, Law.point(1), logits, 2, 9)) == 4  # what cannot come is no alternative
+    assert [token for token, _ in likeliest(one, Distribution.point(4), logits, 2, 3)] == [4, 1, 2]
+    assert len(likeliest(one, Distribution.point(1), logits, 2, 9)) == 4  # what cannot come is no alternative
 
 
 def test_under_match_the_noise_ranks_the_alternatives():
-    """With the target's own law every draw of the target is the first choice, and the second the next best."""
-    law = Law(torch.softmax(torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64), -1))
+    """With the target's own distribution every draw of the target is the first choice, and the second the next best."""
+    distribution = Distribution(
+        torch.softmax(torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64), -1)
+    )
     for seed in range(20):
-        one = session(count=5, gamma=3, params=SAMPLED, coins=KeyedCoins(seed), rule=MATCH)
-        noisy = law.scores + torch.from_numpy(gumbel_noise(seed, 0, 9, torch.arange(50).numpy()))
-        assert [token for token, _ in likeliest(one, law, law.scores, 9, 3)] == noisy.topk(3).indices.tolist()
+        one = session(count=5, gamma=3, params=SAMPLED, rng=KeyedRandomSource(seed), rule=MATCH)
+        noisy = distribution.scores + torch.from_numpy(gumbel_noise(seed, 0, 9, torch.arange(50).numpy()))
+        assert [token for token, _ in likeliest(one, distribution, distribution.scores, 9, 3)] == noisy.topk(
+            3
+        ).indices.tolist()
         one.rule = RATIO
-        assert [token for token, _ in likeliest(one, law, law.scores, 9, 3)] == law.probs.topk(3).indices.tolist()
+        assert [
+            token for token, _ in likeliest(one, distribution, distribution.scores, 9, 3)
+        ] == distribution.probs.topk(3).indices.tolist()
 
 
 @pytest.mark.parametrize(("depth", "width", "children"), [(1, 1, 3), (4, 1, 3), (3, 2, 2), (3, 3, 4), (5, 2, 3)])
@@ -80,7 +86,7 @@ def test_the_draft_models_tree_is_the_one_grown_without_a_cache(depth, width, ch
     drafter = DraftTree(ToyRuntime(DRAFT, V), Config(depth=depth, width=width, children=children))
     loop = Loop(ToyRuntime(TARGET, V), drafter, MATCH, commit_until())
     pair = [
-        session(i, count=40, gamma=9, params=params, coins=KeyedCoins(i), prompt=[1, 2, 3] * (1 + 4 * i))
+        session(i, count=40, gamma=9, params=params, rng=KeyedRandomSource(i), prompt=[1, 2, 3] * (1 + 4 * i))
         for i in (0, 1)
     ]
     propose, sizes = drafter.propose, []
@@ -103,7 +109,7 @@ def test_the_draft_models_tree_is_the_one_grown_without_a_cache(depth, width, ch
         turn += 1
     for one in pair:
         assert not one.report.warnings
-        assert one.generated == plain(TARGET, one.coins, params, one.tokens[: one.prompt_length], 40)
+        assert one.generated == plain(TARGET, one.rng, params, one.tokens[: one.prompt_length], 40)
     assert max(sizes) > depth or width * children == 1
 
 
@@ -122,7 +128,7 @@ def searched(one, budget, depth, width, children):
             logits = DRAFT(tuple(prefix))
             values = torch.log_softmax(logits, -1)
             if one.params.temperature > 0:
-                noise = gumbel_noise(one.coins.seed, 0, len(prefix), torch.arange(V).numpy())
+                noise = gumbel_noise(one.rng.seed, 0, len(prefix), torch.arange(V).numpy())
                 values = torch.log_softmax(values + torch.from_numpy(noise), -1)
             for token in values.topk(children).indices.tolist():
                 born.append((*path, token))
@@ -133,11 +139,12 @@ def searched(one, budget, depth, width, children):
 
 
 @pytest.mark.parametrize("rule", [RATIO, BLOCK], ids=["ratio", "block"])
-def test_drawn_trees_carry_the_laws_of_their_draws(rule):
-    """Siblings without replacement, each with the law of its own draw; chains where the rule takes no trees."""
+def test_drawn_trees_carry_the_distributions_of_their_draws(rule):
+    """Siblings without replacement, each with the distribution of its own draw; chains where the rule takes no
+    trees."""
     drafter = DraftTree(ToyRuntime(DRAFT, V), Config(depth=3, width=2, children=3))
     for seed in range(30):
-        one = session(count=40, gamma=8, params=SAMPLED, coins=KeyedCoins(seed), rule=rule)
+        one = session(count=40, gamma=8, params=SAMPLED, rng=KeyedRandomSource(seed), rule=rule)
         drafter.begin(one)
         [proposal] = drafter.propose([one], [8])
         drafter.end(one)
@@ -145,10 +152,10 @@ def test_drawn_trees_carry_the_laws_of_their_draws(rule):
         assert len(proposal) == (8 if rule.TREES else 3)
         for node in range(-1, len(proposal)):
             prefix = [*one.tokens, *(proposal.tokens[i] for i in proposal.path(node))]
-            law = Pipeline(SAMPLED).law(DRAFT(tuple(prefix)), prefix)
+            distribution = Pipeline(SAMPLED).distribution(DRAFT(tuple(prefix)), prefix)
             for child in proposal.children(node):
-                torch.testing.assert_close(proposal.draft_laws[child].dense(V), law.dense(V))
-                law = law.without([proposal.tokens[child]])
+                torch.testing.assert_close(proposal.draft_distributions[child].dense(V), distribution.dense(V))
+                distribution = distribution.without([proposal.tokens[child]])
 
 
 def test_drafting_stops_where_the_path_is_unlikely():
@@ -179,7 +186,7 @@ def test_a_prompt_longer_than_a_pass_and_one_pass_a_level():
     one = session(count=9, gamma=6, prompt=[i * 5 % V for i in range(600)], rule=MATCH)
     drafter.begin(one)
     [proposal] = drafter.propose([one], [6])
-    assert tuple(plain(TARGET, KeyedCoins(0), one.params, one.tokens, 3)) in paths(proposal)
+    assert tuple(plain(TARGET, KeyedRandomSource(0), one.params, one.tokens, 3)) in paths(proposal)
     assert runtime.forwards == 3 + 3  # 592 rows in three passes, then a pass a level
     assert one.report.seconds_draft_prefill > 0 and one.report.draft_passes == 3
 

@@ -584,12 +584,12 @@ def test_a_prediction_knows_earlier_requests_only():
     stream = engine.open(CODE, GREEDY)
     before, one = stream.report.relative(5), stream.report.pass_seconds(1, 0)
     for _ in range(60):
-        engine.prices.observe(5, 0.0, {}, 1, RoundSeconds(0.0, 3 * one, 0.0, 0.0, 0))
-        engine.prices.observe(1, 0.0, {}, 1, RoundSeconds(0.0, one, 0.0, 0.0, 0))
+        engine.cost_model.observe(5, 0.0, {}, 1, RoundSeconds(0.0, 3 * one, 0.0, 0.0, 0))
+        engine.cost_model.observe(1, 0.0, {}, 1, RoundSeconds(0.0, one, 0.0, 0.0, 0))
     assert stream.report.relative(5) == before
     stream.close()
     assert engine.open(CODE, GREEDY).report.relative(5) == pytest.approx(3, rel=0.2)
-    assert engine.prices.plain == pytest.approx(one, rel=0.2) and engine.prices.observed is not None
+    assert engine.cost_model.plain == pytest.approx(one, rel=0.2) and engine.cost_model.observed is not None
 
 
 def test_the_package_offers_what_it_names():

@@ -23,7 +23,7 @@ from outpace.audit.toy import ToyRuntime, failing_logits, hashed_logits, mixed_l
 from outpace.core.types import Proposal
 from outpace.drafters.draft_model import DraftModel
 from outpace.engine.loop import Loop
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 V = 3
 TARGET = remembered(hashed_logits(V, 21, sharpness=1.0))
@@ -38,7 +38,7 @@ def test_the_first_token_is_the_targets_whatever_the_draft_draws_before_it_fails
     even = lambda prefix: torch.zeros(2)  # noqa: E731
     zeros = 0
     for seed in range(1500):
-        one = session(count=4, gamma=2, params=SAMPLED, coins=KeyedCoins(seed), prompt=[1])
+        one = session(count=4, gamma=2, params=SAMPLED, rng=KeyedRandomSource(seed), prompt=[1])
         zeros += decode(even, 2, DraftModel(ToyRuntime(failing_logits(even, error), 2)), rule, one)[0] == 0
     assert abs(zeros / 1500 - 0.5) < 0.05  # four standard deviations
 
@@ -47,8 +47,8 @@ def after(one, budget, *, fault):
     """A chain of drawn tokens, one of which is followed by a fault: whether, depends on the draw."""
     node, drawn = -1, []
     while len(drawn) < budget:
-        law = one.pipeline.law(torch.as_tensor(DRAFT((*one.tokens, *drawn))), [*one.tokens, *drawn])
-        node = one.draw(law, node)
+        distribution = one.pipeline.distribution(torch.as_tensor(DRAFT((*one.tokens, *drawn))), [*one.tokens, *drawn])
+        node = one.draw(distribution, node)
         drawn.append(one.record.tokens[node])
         if drawn[-1] == 0:
             return fault(one)
@@ -62,14 +62,14 @@ def refuse(one):
 FAULTS = {
     "raises": refuse,
     "gives nothing": lambda one: Proposal(),
-    "forgets the last": lambda one: Proposal.chain(one.record.tokens[:-1], one.record.laws[:-1]),
+    "forgets the last": lambda one: Proposal.chain(one.record.tokens[:-1], one.record.distributions[:-1]),
     "is no proposal": lambda one: None,
     "names a token that is none": lambda one: Proposal.chain([V + 3]),
     "draws from another distribution": lambda one: Proposal.chain(
-        one.record.tokens, [type(law)(torch.full((V,), 1 / V)) for law in one.record.laws]
+        one.record.tokens, [type(distribution)(torch.full((V,), 1 / V)) for distribution in one.record.distributions]
     ),
     "adds a sibling beyond the budget": lambda one: Proposal(
-        [*one.record.tokens, 1], [*one.record.parents, -1], [*one.record.laws, None]
+        [*one.record.tokens, 1], [*one.record.parents, -1], [*one.record.distributions, None]
     ),
 }
 
@@ -87,25 +87,29 @@ def test_a_drafter_that_draws_past_the_record_drafts_nothing_and_is_told_so(rule
     """Whoever calls the rule itself could lose what was drawn: under a rule that needs the draws, none counts."""
 
     def careless(one, budget):
-        law = one.pipeline.law(torch.as_tensor(DRAFT(tuple(one.tokens))), one.tokens)
-        token = one.rule.draw(law, one.coins, len(one.tokens), 0, 0)
+        distribution = one.pipeline.distribution(torch.as_tensor(DRAFT(tuple(one.tokens))), one.tokens)
+        token = one.rule.draw(distribution, one.rng, len(one.tokens), 0, 0)
         if token == 0:
             raise RuntimeError("on purpose")
-        return Proposal.chain([token], [law])
+        return Proposal.chain([token], [distribution])
 
     assert distance(TARGET, V, lambda rule: Scripted(careless), rule, gamma=1, count=3, failing=True) < 1e-9
-    one = session(count=9, gamma=1, params=SAMPLED, coins=KeyedCoins(1))
+    one = session(count=9, gamma=1, params=SAMPLED, rng=KeyedRandomSource(1))
     decode(TARGET, V, Scripted(careless), rule, one)
     assert one.report.drafted == 0 and one.report.warnings
 
 
 def test_the_record_is_what_is_submitted():
-    one = session(count=9, gamma=3, params=SAMPLED, coins=KeyedCoins(5))
+    one = session(count=9, gamma=3, params=SAMPLED, rng=KeyedRandomSource(5))
     loop = Loop(ToyRuntime(TARGET, V), Scripted(lambda one, budget: after(one, budget, fault=refuse)), RATIO,
                 commit_until())  # fmt: skip
     admit(loop, [one])
     [proposal] = loop._propose([one])
-    assert list(proposal.tokens) == one.record.tokens and proposal.tokens and len(proposal.draft_laws) == len(proposal)
+    assert (
+        list(proposal.tokens) == one.record.tokens
+        and proposal.tokens
+        and len(proposal.draft_distributions) == len(proposal)
+    )
     assert one.report.warnings == ["drafting failed: RuntimeError: on purpose"] or len(proposal) == 3
     loop.release(one)
 
@@ -116,7 +120,8 @@ def test_one_of_a_batch_fails_and_the_others_draft_as_if_alone(rule):
 
     def run(numbers):
         sessions = [
-            session(i, count=12, gamma=3, params=SAMPLED, coins=KeyedCoins(i), prompt=[1 + i % 2, 2]) for i in numbers
+            session(i, count=12, gamma=3, params=SAMPLED, rng=KeyedRandomSource(i), prompt=[1 + i % 2, 2])
+            for i in numbers
         ]
         loop = Loop(ToyRuntime(TARGET, V), DraftModel(ToyRuntime(draft, V)), rule, commit_until())
         admit(loop, sessions)
@@ -130,7 +135,7 @@ def test_one_of_a_batch_fails_and_the_others_draft_as_if_alone(rule):
     assert any(drafted for _, drafted, _ in alone.values())
     if rule is MATCH:
         for i, (tokens, *_) in alone.items():
-            assert tokens == plain(TARGET, KeyedCoins(i), SAMPLED, [1 + i % 2, 2], 12)
+            assert tokens == plain(TARGET, KeyedRandomSource(i), SAMPLED, [1 + i % 2, 2], 12)
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError, MemoryError], ids=["nan", "raises", "memory"])
@@ -139,5 +144,7 @@ def test_under_match_failures_leave_plain_decodings_tokens(error):
         draft = failing_logits(DRAFT, error)
         tree = Scripted(sampled_tree(draft, [2, 1, 1], replacement=False))
         for drafter in (DraftModel(ToyRuntime(draft, V)), tree):
-            one = session(count=15, gamma=5, params=SAMPLED, coins=KeyedCoins(seed))
-            assert list(decode(TARGET, V, drafter, MATCH, one)) == plain(TARGET, KeyedCoins(seed), SAMPLED, [0, 1], 15)
+            one = session(count=15, gamma=5, params=SAMPLED, rng=KeyedRandomSource(seed))
+            assert list(decode(TARGET, V, drafter, MATCH, one)) == plain(
+                TARGET, KeyedRandomSource(seed), SAMPLED, [0, 1], 15
+            )

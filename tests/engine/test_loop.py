@@ -26,11 +26,11 @@ from tests.helpers.toys import (
 
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import NumericsError
-from outpace.core.types import Chunk, Law, Proposal
+from outpace.core.types import Chunk, Distribution, Proposal
 from outpace.drafters.draft_model import DraftModel
 from outpace.drafters.lookup import Config, Lookup
 from outpace.engine.loop import Loop
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 V = 6
 TARGET = remembered(hashed_logits(V, 21))
@@ -39,7 +39,7 @@ DRAFT = remembered(mixed_logits(TARGET, hashed_logits(V, 22), 0.6))
 
 def said(count: int, prompt: Sequence[int] = PROMPT, ends: Sequence[int] = ()) -> list[int]:
     """What the target says greedily."""
-    return plain(TARGET, KeyedCoins(0), GREEDY, prompt, count, ends)
+    return plain(TARGET, KeyedRandomSource(0), GREEDY, prompt, count, ends)
 
 
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4, 5])
@@ -80,7 +80,7 @@ def test_target_as_its_own_draft_accepts_everything(rule, params):
         tokens = decode(TARGET, V, drafter, rule, one)
         assert len(tokens) == count
         if rule is MATCH:
-            assert list(tokens) == plain(TARGET, one.coins, params, (3, 1), count)
+            assert list(tokens) == plain(TARGET, one.rng, params, (3, 1), count)
         assert one.report.accepted == one.report.tested == one.report.drafted
         assert one.report.target_passes == math.ceil(count / 5)
 
@@ -144,7 +144,7 @@ def test_every_prompt_length_up_to_the_context(length):
         return  # nothing may be generated: the engine ends such a session before it is admitted
     admit(loop, [one])
     finish(loop, [one])
-    assert one.generated == plain(target, one.coins, GREEDY, prompt, limit - length)
+    assert one.generated == plain(target, one.rng, GREEDY, prompt, limit - length)
     assert not one.report.warnings
 
 
@@ -171,8 +171,8 @@ BAD = {
     "over budget": lambda one, budget: Proposal.chain([0] * (budget + 1)),
     "parents missing": lambda one, budget: Proposal([0], []),
     "parent behind its child": lambda one, budget: Proposal([0], [0]),
-    "laws missing": lambda one, budget: Proposal.chain([0], []),
-    "impossible draw": lambda one, budget: Proposal.chain([0], [Law.point(1)]),
+    "distributions missing": lambda one, budget: Proposal.chain([0], []),
+    "impossible draw": lambda one, budget: Proposal.chain([0], [Distribution.point(1)]),
 }
 
 
@@ -247,12 +247,12 @@ def test_trees_are_compacted_in_the_cache(rule):
     one = session(count=60, gamma=9, params=SAMPLED)
     tokens = decode(TARGET, V, Scripted(sampled_tree(DRAFT, [2, 2, 1], replacement=False)), rule, one)
     if rule is MATCH:
-        assert list(tokens) == plain(TARGET, one.coins, SAMPLED, PROMPT, 60)
+        assert list(tokens) == plain(TARGET, one.rng, SAMPLED, PROMPT, 60)
 
 
 def test_tree_is_refused_where_only_chains_are_taken():
     class ChainsOnly:
-        LOSSLESS, TREES, NEEDS_LAWS = True, False, False
+        LOSSLESS, TREES, NEEDS_DISTRIBUTIONS = True, False, False
         draw, verify = staticmethod(MATCH.draw), staticmethod(MATCH.verify)
 
     one = session(count=10, gamma=6)
@@ -268,7 +268,7 @@ def test_sessions_join_and_leave_with_ragged_acceptance(size, params):
     for i in range(16):
         gamma = [0, 3, 5][i % 3]
         prompt = [(i + j) % V for j in range(1 + i % 5)]
-        queue.append(session(i, count=4 + i, gamma=gamma, coins=KeyedCoins(i), params=params, prompt=prompt))
+        queue.append(session(i, count=4 + i, gamma=gamma, rng=KeyedRandomSource(i), params=params, prompt=prompt))
     everyone, active = list(queue), []
     scripted = Scripted(right_first(TARGET, V, lambda one: (one.id + one.report.target_passes) % 4))
     loop = Loop(ToyRuntime(TARGET, V), scripted, MATCH, commit_until(), prefill_rows=3)
@@ -284,7 +284,7 @@ def test_sessions_join_and_leave_with_ragged_acceptance(size, params):
         active = [one for one in active if not one.finish]
     for one in everyone:
         prompt = one.tokens[: one.prompt_length]
-        assert one.generated == plain(TARGET, KeyedCoins(one.id), params, prompt, 4 + one.id), one.id
+        assert one.generated == plain(TARGET, KeyedRandomSource(one.id), params, prompt, 4 + one.id), one.id
         assert not one.report.warnings
     assert not scripted.open
     assert loop.cache.slots == 0
@@ -293,7 +293,7 @@ def test_sessions_join_and_leave_with_ragged_acceptance(size, params):
 def test_draft_passes_are_shared_by_the_batch():
     draft = ToyRuntime(DRAFT, V)
     loop = Loop(ToyRuntime(TARGET, V), DraftModel(draft), MATCH, commit_until())
-    batch = [session(i, count=30, gamma=4, coins=KeyedCoins(i)) for i in range(5)]
+    batch = [session(i, count=30, gamma=4, rng=KeyedRandomSource(i)) for i in range(5)]
     admit(loop, batch)
     before = draft.forwards
     loop.round(batch)
@@ -347,7 +347,7 @@ def test_lookup_meets_the_limit_on_repetitive_prompts(length):
     admit(loop, batch)
     finish(loop, batch)
     for one in batch:
-        assert one.generated == plain(target, one.coins, GREEDY, one.tokens[: one.prompt_length], 40 + one.id)
+        assert one.generated == plain(target, one.rng, GREEDY, one.tokens[: one.prompt_length], 40 + one.id)
         assert one.report.drafted > 0
         assert not one.report.warnings
 

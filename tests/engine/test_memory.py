@@ -12,7 +12,7 @@ from tests.helpers.shipped import model
 import outpace
 from outpace.core.cache import KVCache
 from outpace.core.errors import CacheError, ContextError
-from outpace.core.prefix_cache import shares_of
+from outpace.core.prefix_cache import cache_users_of
 from outpace.core.types import SamplingParams
 from outpace.engine.scoring import prompt_logprobs
 
@@ -34,14 +34,14 @@ def engine(**options):
 
 def caches(one: outpace.Engine) -> list[KVCache]:
     """Every cache that there is: the target's, then the drafters'."""
-    drafts = [share.prefixes.cache for drafter in one._drafters.values() for share in shares_of(drafter)]
+    drafts = [share.prefix_cache.cache for drafter in one._drafters.values() for share in cache_users_of(drafter)]
     return [one._loop.cache, *drafts]
 
 
 def nothing_held(one: outpace.Engine) -> bool:
     """Whether only kept beginnings are left, and no session is known."""
-    kept = [one._loop.prefixes] + [s.prefixes for d in one._drafters.values() for s in shares_of(d)]
-    slots = all(prefixes.cache.slots == prefixes.slots for prefixes in kept)
+    kept = [one._loop.prefix_cache] + [s.prefix_cache for d in one._drafters.values() for s in cache_users_of(d)]
+    slots = all(prefix_cache.cache.slots == prefix_cache.slots for prefix_cache in kept)
     known = sum(len(getattr(d, name, ())) for d in one._drafters.values() for name in ("_states", "_readers"))
     return slots and known == 0 and one.open_requests == (0, 0)
 

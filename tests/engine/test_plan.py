@@ -12,7 +12,7 @@ from outpace.commands._models import add_model_arguments, follow_plan
 from outpace.core.errors import ParameterError
 from outpace.engine.plan import Plan, read_plan
 
-PLAN = Plan("tiny", draft="tiny-draft", drafter="draft_model,lookup", threads=1, believed={"lookup": 0.4})
+PLAN = Plan("tiny", draft="tiny-draft", drafter="draft_model,lookup", threads=1, prior={"lookup": 0.4})
 
 
 def options(*words):
@@ -34,7 +34,7 @@ def test_a_plan_survives_being_written(file):
 
 def test_a_plan_sets_only_what_it_decides():
     assert PLAN.arguments() == {"target": "tiny", "draft": "tiny-draft", "drafter": "draft_model,lookup", "threads": 1,
-                                "believed": {"lookup": 0.4}}  # fmt: skip
+                                "prior": {"lookup": 0.4}}  # fmt: skip
     assert Plan("x", gamma=0, controller="fixed").arguments() == {"target": "x", "gamma": 0, "controller": "fixed"}
 
 

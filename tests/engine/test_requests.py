@@ -101,15 +101,15 @@ def test_a_long_prompt_does_not_stall_those_who_are_answering():
     finish(loop, [early, late])
     for one in (early, late):
         prompt = one.tokens[: one.prompt_length]
-        assert one.generated == plain(TARGET, one.coins, one.params, prompt, one.limit - one.prompt_length)
+        assert one.generated == plain(TARGET, one.rng, one.params, prompt, one.limit - one.prompt_length)
 
 
-def test_a_law_that_fails_ends_one_request_only():
+def test_a_distribution_that_fails_ends_one_request_only():
     class Failing(Pipeline):
-        def law(self, logits, prefix):
+        def distribution(self, logits, prefix):
             if len(prefix) > 6:
                 raise ValueError("no such state")
-            return super().law(logits, prefix)
+            return super().distribution(logits, prefix)
 
     loop = Loop(ToyRuntime(TARGET, V), Scripted(lambda one, budget: None), MATCH, commit_until())
     good, bad = session(1, count=12, gamma=0), session(2, count=12, gamma=0, pipeline=Failing(GREEDY))
@@ -117,7 +117,7 @@ def test_a_law_that_fails_ends_one_request_only():
     while good.finish is None:
         active = [one for one in (good, bad) if one.finish is None]
         loop.round(active)
-    assert good.generated == plain(TARGET, good.coins, good.params, good.tokens[:2], 12)
+    assert good.generated == plain(TARGET, good.rng, good.params, good.tokens[:2], 12)
     assert (bad.finish, str(bad.error), len(bad.tokens)) == ("error", "no such state", 7)
     for one in (good, bad):
         loop.release(one)
@@ -128,7 +128,7 @@ def test_the_error_of_a_request_reaches_its_reader(monkeypatch):
     one = engine()
     expected = one.generate(CODE, GREEDY)
     good, bad = one.open(CODE, GREEDY), one.open(LONG, GREEDY)
-    monkeypatch.setattr(bad._answer.session.target_pipeline, "law", lambda *args: 1 / 0)
+    monkeypatch.setattr(bad._answer.session.target_pipeline, "distribution", lambda *args: 1 / 0)
     assert "".join(event.text for event in good) == expected.text
     with pytest.raises(ZeroDivisionError):
         list(bad)
@@ -219,14 +219,14 @@ def test_a_second_drafter_sees_accepted_tokens_as_a_chain():
     watching = Watching(lambda one, budget: None)
 
     def outpace_tree(one):
-        said = plain(TARGET, one.coins, one.params, one.tokens, 2)
+        said = plain(TARGET, one.rng, one.params, one.tokens, 2)
         wrong = (said[0] + 1) % V
         return outpace.core.types.Proposal([wrong, *said], [-1, -1, 1])
 
     one = session(count=9, gamma=3)
     one.drafters, one.drafter_name = {"at work": at_work, "watching": watching}, "at work"
     tokens = decode(TARGET, V, at_work, MATCH, one)
-    assert list(tokens) == plain(TARGET, one.coins, one.params, one.tokens[:2], 9)
+    assert list(tokens) == plain(TARGET, one.rng, one.params, one.tokens[:2], 9)
     said = list(tokens)
     assert told[0] == ([0, 1], said[2], said[:3])
     assert set(one.origins) == {"at work", "bonus", "plain"} or "correction" in one.origins

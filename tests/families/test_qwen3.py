@@ -1,4 +1,5 @@
-"""Qwen3: one file of families/, the same model in every format and on every backend, and speculative decoding over it."""
+"""Qwen3: one file of families/, the same model in every format and on every backend, and speculative decoding over
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling kernels against their numpy twins and the package's own coins."""
+"""Sampling kernels against their numpy twins and the package's own random draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from outpace.core.errors import NumericsError
-from outpace.core.types import Law, SamplingParams
+from outpace.core.types import Distribution, SamplingParams
 from outpace.kernels.native import available, open_library
 from outpace.kernels.sampling import NoiseKey, Sampler, perturbed_argmax_numpy, softmax_numpy
 from outpace.sampling.pipeline import Pipeline, _top_k, _top_p
@@ -66,7 +66,7 @@ def test_softmax(sampler, size, temperature):
     )
 
 
-def test_noise_is_that_of_the_coins(sampler):
+def test_noise_is_that_of_the_rng(sampler):
     for seed, sample, position in [(0, 0, 0), (2**64 - 1, 7, 123_456), (0x0123456789ABCDEF, 2, 2**32 - 1)]:
         key = NoiseKey(seed, position, sample, TAG)
         ids = np.arange(20_001)
@@ -155,7 +155,7 @@ def test_quantile_finds_the_token_whose_stretch_it_is(sampler, size):
         probs = torch.softmax(logits, -1)
         mass = torch.cumsum(probs.double(), 0) / probs.double().sum()
         for uniform in (0.0, 0.3, 0.77, 1 - 2**-53):
-            expected = quantile(Law(probs), uniform)
+            expected = quantile(Distribution(probs), uniform)
             for found in (sampler.quantile(probs, uniform), sampler.quantile_of_scores(logits, uniform)):
                 assert probs[found] > 0
                 # Another one only where the boundary between the two is the uniform to rounding.
@@ -187,11 +187,11 @@ def test_the_pipeline_keeps_the_same_tokens_with_and_without_kernels(sampler, pa
     kept = []
     for seed in range(12):
         logits = tied_logits(4003, seed)
-        one, other = fast.law(logits, []), slow.law(logits, [])
+        one, other = fast.distribution(logits, []), slow.distribution(logits, [])
         assert torch.equal(one.scores, other.scores)
         assert (one.ids is None) if other.ids is None else torch.equal(one.ids, other.ids)
         for token in (one.token(0), one.token(one.size - 1)):
             assert one.prob(token) == pytest.approx(other.prob(token), rel=1e-5)
         kept.append((one, one.scores.clone()))
-    # What was given out stays as it was: later rows use no memory of earlier laws.
-    assert all(torch.equal(law.scores, scores) for law, scores in kept)
+    # What was given out stays as it was: later rows use no memory of earlier distributions.
+    assert all(torch.equal(distribution.scores, scores) for distribution, scores in kept)

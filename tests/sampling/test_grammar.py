@@ -14,14 +14,14 @@ from tests.helpers.shipped import model, new_engine, shared_engine
 from tokenizers import decoders, models
 
 from outpace.audit.drive import PROMPT, commit_until, decode, remembered, session
-from outpace.audit.exact import enumerate_law, plain_law, total_variation
+from outpace.audit.exact import enumerate_distribution, plain_distribution, total_variation
 from outpace.audit.shapes import Scripted, sampled_tree, top_tree
 from outpace.audit.toy import hashed_logits, mixed_logits
 from outpace.core.errors import ConstraintError, ParameterError
 from outpace.core.types import CONSTRAINTS, Constraint, Proposal, SamplingParams
 from outpace.sampling.grammar import Grammars
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 from outpace.text.tokenizer import Tokenizer
 from outpace.verify import block, match, ratio
 
@@ -162,7 +162,7 @@ def pipeline(params: SamplingParams, grammars: Grammars = AB) -> Pipeline:
 
 @pytest.mark.parametrize("rule", [ratio, block], ids=["ratio", "block"])
 @pytest.mark.parametrize("shape", ["drawn", "blind", "tree"])
-def test_the_law_is_the_constrained_targets(rule, shape):
+def test_the_distribution_is_the_constrained_targets(rule, shape):
     """Enumerated: drafts drawn under the mask; drafts that do not know it; drawn siblings."""
     if shape == "tree" and not rule.TREES:
         pytest.skip("chains only")
@@ -173,19 +173,19 @@ def test_the_law_is_the_constrained_targets(rule, shape):
     widths = [2] if shape == "tree" else [1, 1]
     count = 3
 
-    def run(coins):
+    def run(rng):
         drafter = Scripted(sampled_tree(draft, widths, replacement=True, pipeline=free if shape == "blind" else None))
-        one = session(count=count, gamma=2, coins=coins, params=params, pipeline=pipeline(params))
+        one = session(count=count, gamma=2, rng=rng, params=params, pipeline=pipeline(params))
         tokens = decode(target, 3, drafter, rule, one, commit_until({END}, count))
         assert not one.report.warnings
         return tokens
 
-    law = {}
-    for tokens, weight in plain_law(target, pipeline(params), PROMPT, count).items():
+    distribution = {}
+    for tokens, weight in plain_distribution(target, pipeline(params), PROMPT, count).items():
         cut = tokens[: tokens.index(END) + 1] if END in tokens else tokens
-        law[cut] = law.get(cut, 0.0) + weight
-    assert total_variation(enumerate_law(run), law) < 1e-9
-    for tokens in law:
+        distribution[cut] = distribution.get(cut, 0.0) + weight
+    assert total_variation(enumerate_distribution(run), distribution) < 1e-9
+    for tokens in distribution:
         text = "".join("ab"[t] for t in tokens if t != END)
         assert re.fullmatch(PATTERN, text) if END in tokens else brute_force(text) != [END]
 
@@ -199,7 +199,7 @@ def test_any_draft_leaves_the_tokens_of_match(temperature):
         for gamma, drafter in [(0, Scripted(lambda one, budget: Proposal())),
                                (3, Scripted(top_tree(target, [1, 1, 1]))),
                                (6, Scripted(sampled_tree(target, [2, 1, 1], replacement=False)))]:  # fmt: skip
-            one = session(count=20, gamma=gamma, coins=KeyedCoins(seed), params=params, pipeline=pipeline(params))
+            one = session(count=20, gamma=gamma, rng=KeyedRandomSource(seed), params=params, pipeline=pipeline(params))
             found = decode(target, 3, drafter, match, one, commit_until({END}))
             expected = expected or found
             assert found == expected and not one.report.warnings
@@ -247,16 +247,18 @@ def test_every_kind_ends_in_a_whole_answer(constraint, pattern):
 
 def test_a_draft_whose_head_lacks_the_allowed_tokens_drafts_all_the_same():
     params = SamplingParams(temperature=1.0, constraint=Constraint("regex", "ba"))
-    law = pipeline(params).law(torch.tensor([0.0, -torch.inf, -torch.inf]), PROMPT)
-    assert law.token(0) == B and law.size == 1
+    distribution = pipeline(params).distribution(torch.tensor([0.0, -torch.inf, -torch.inf]), PROMPT)
+    assert distribution.token(0) == B and distribution.size == 1
     either = SamplingParams(temperature=1.0, constraint=Constraint("regex", "[ab]c"))
-    law = pipeline(either, toy_grammars("a", "b", "c")).law(torch.tensor([-torch.inf, -torch.inf, 1.0, 2.0]), PROMPT)
-    assert law.ids.tolist() == [0, 1] and law.probs.tolist() == [0.5, 0.5]
+    distribution = pipeline(either, toy_grammars("a", "b", "c")).distribution(
+        torch.tensor([-torch.inf, -torch.inf, 1.0, 2.0]), PROMPT
+    )
+    assert distribution.ids.tolist() == [0, 1] and distribution.probs.tolist() == [0.5, 0.5]
 
 
 def test_a_draft_with_a_shorter_vocabulary_sees_the_mask_as_far_as_it_goes():
     params = SamplingParams(temperature=1.0, constraint=Constraint("regex", "a?b?"))
-    assert pipeline(params).law(torch.zeros(2), PROMPT).ids.tolist() == [A, B]
+    assert pipeline(params).distribution(torch.zeros(2), PROMPT).ids.tolist() == [A, B]
 
 
 @pytest.mark.parametrize(
@@ -345,7 +347,7 @@ def test_what_drafts_explore_is_nothing_to_the_target():
     target, drafts = compiled.grammar(COSTLY), compiled.drafts.grammar(COSTLY)
     assert allowed_along(drafts, [A] * 6)[-1] == "error" and compiled.failed
     assert allowed_along(drafts, [B])[-1] == "error"  # no draft, and no time spent on another lexer
-    assert target._shares and "error" not in allowed_along(target, [B] * 8) and target._shares
+    assert target._cache_users and "error" not in allowed_along(target, [B] * 8) and target._cache_users
 
 
 @pytest.mark.parametrize("rule", [match, ratio, block], ids=["match", "ratio", "block"])

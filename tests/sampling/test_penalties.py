@@ -15,7 +15,7 @@ from outpace.kernels.native import available, open_library
 from outpace.kernels.sampling import Sampler
 from outpace.sampling.penalties import shared_length
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 from outpace.verify import match, ratio
 
 ALL = SamplingParams(
@@ -53,39 +53,41 @@ def test_counts_follow_the_prefix_wherever_it_goes(dtype):
             prefix = [rng.randrange(9) for _ in range(rng.randrange(1, 6))]
         logits = torch.tensor([rng.uniform(-4, 4) for _ in range(9)], dtype=dtype)
         expected = torch.softmax(torch.tensor(slow(logits.tolist(), prefix, prompt_length, ALL), dtype=dtype), 0)
-        torch.testing.assert_close(pipeline.law(logits, prefix).dense(9).to(dtype), expected)
+        torch.testing.assert_close(pipeline.distribution(logits, prefix).dense(9).to(dtype), expected)
         # Not one bit depends on what was asked before.
-        assert torch.equal(pipeline.law(logits, prefix).scores, Pipeline(ALL, 3).law(logits, prefix).scores)
+        assert torch.equal(
+            pipeline.distribution(logits, prefix).scores, Pipeline(ALL, 3).distribution(logits, prefix).scores
+        )
 
 
 def test_the_prompt_counts_for_repetition_alone():
     logits, prompt = [1.0, 1.0, -1.0], [0, 2]
     openai = SamplingParams(temperature=1.0, presence_penalty=2.0, frequency_penalty=2.0)
-    assert Pipeline(openai, 2).law(torch.tensor(logits), prompt).scores.tolist() == logits
+    assert Pipeline(openai, 2).distribution(torch.tensor(logits), prompt).scores.tolist() == logits
     repeats = SamplingParams(temperature=1.0, repetition_penalty=2.0)
-    assert Pipeline(repeats, 2).law(torch.tensor(logits), prompt).scores.tolist() == [0.5, 1.0, -2.0]
-    assert Pipeline(openai, 2).law(torch.tensor(logits), [*prompt, 0, 0]).scores.tolist() == [-5.0, 1.0, -1.0]
+    assert Pipeline(repeats, 2).distribution(torch.tensor(logits), prompt).scores.tolist() == [0.5, 1.0, -2.0]
+    assert Pipeline(openai, 2).distribution(torch.tensor(logits), [*prompt, 0, 0]).scores.tolist() == [-5.0, 1.0, -1.0]
 
 
 def test_the_models_own_row_is_left_alone():
     logits = torch.tensor([1.0, 2.0, 3.0])
-    Pipeline(ALL).law(logits, [0, 1])
+    Pipeline(ALL).distribution(logits, [0, 1])
     assert logits.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_greedy_obeys_too():
     logits = torch.tensor([0.0, 3.0, 2.0])
-    assert Pipeline(SamplingParams(logit_bias={1: -100})).law(logits, []).token(0) == 2
-    assert Pipeline(SamplingParams(logit_bias={0: 100})).law(logits, []).token(0) == 0
+    assert Pipeline(SamplingParams(logit_bias={1: -100})).distribution(logits, []).token(0) == 2
+    assert Pipeline(SamplingParams(logit_bias={0: 100})).distribution(logits, []).token(0) == 0
     penalised = Pipeline(SamplingParams(frequency_penalty=0.6))
-    assert [penalised.law(logits, [1] * times).token(0) for times in range(3)] == [1, 1, 2]
+    assert [penalised.distribution(logits, [1] * times).token(0) for times in range(3)] == [1, 1, 2]
 
 
 def test_a_draft_with_fewer_tokens_is_adjusted_as_far_as_it_goes():
-    law = Pipeline(ALL).law(torch.zeros(2), [0, 1, 4])
-    assert law.size == 2
-    wide = Pipeline(ALL).law(torch.zeros(5), [0, 1, 4])
-    torch.testing.assert_close(law.scores.diff(), wide.scores[:2].diff())
+    distribution = Pipeline(ALL).distribution(torch.zeros(2), [0, 1, 4])
+    assert distribution.size == 2
+    wide = Pipeline(ALL).distribution(torch.zeros(5), [0, 1, 4])
+    torch.testing.assert_close(distribution.scores.diff(), wide.scores[:2].diff())
 
 
 @pytest.mark.skipif(not available(), reason="the C kernels are not built")
@@ -97,7 +99,7 @@ def test_kernels_and_torch_adjust_alike():
         for _ in range(20):
             logits = torch.randn(500, generator=generator) * 3
             prefix = torch.randint(500, (60,), generator=generator).tolist()
-            one, other = (Pipeline(params, 5, sampler=s).law(logits, prefix) for s in (fast, None))
+            one, other = (Pipeline(params, 5, sampler=s).distribution(logits, prefix) for s in (fast, None))
             assert torch.equal(one.scores, other.scores)
             assert (one.ids is None) if other.ids is None else torch.equal(one.ids, other.ids)
 
@@ -108,9 +110,9 @@ def test_drafting_leaves_the_penalties_as_strong(temperature, right):
     """B22: runs of five accepted tokens, each of which counts at once."""
     target = remembered(hashed_logits(5, 3, sharpness=0.4))
     params = SamplingParams(temperature=temperature, frequency_penalty=1.0, presence_penalty=0.3)
-    expected = tuple(plain(target, KeyedCoins(7), params, PROMPT, 40))
-    assert expected != tuple(plain(target, KeyedCoins(7), SamplingParams(temperature=temperature), PROMPT, 40))
-    one = session(count=40, gamma=5, coins=KeyedCoins(7), params=params)
+    expected = tuple(plain(target, KeyedRandomSource(7), params, PROMPT, 40))
+    assert expected != tuple(plain(target, KeyedRandomSource(7), SamplingParams(temperature=temperature), PROMPT, 40))
+    one = session(count=40, gamma=5, rng=KeyedRandomSource(7), params=params)
     assert decode(target, 5, Scripted(right_first(target, 5, right)), match, one) == expected
     assert one.report.accepted > 0 or right == 0
 
@@ -129,11 +131,11 @@ def test_drafting_leaves_the_penalties_as_strong(temperature, right):
 def test_every_field_has_its_effect_while_drafting(params):
     """B23, B46: the same tokens as without drafting; a banned token never comes, a forced one always does."""
     target = remembered(hashed_logits(5, 3, sharpness=0.4))
-    expected = tuple(plain(target, KeyedCoins(7), params, PROMPT, 30))
-    assert expected != tuple(plain(target, KeyedCoins(7), SamplingParams(), PROMPT, 30))
+    expected = tuple(plain(target, KeyedRandomSource(7), params, PROMPT, 30))
+    assert expected != tuple(plain(target, KeyedRandomSource(7), SamplingParams(), PROMPT, 30))
     for rule in (match, ratio):
         drafter = Scripted(sampled_tree(target, [2, 1, 1], replacement=False))
-        one = session(count=30, gamma=6, coins=KeyedCoins(7), params=params)
+        one = session(count=30, gamma=6, rng=KeyedRandomSource(7), params=params)
         assert decode(target, 5, drafter, rule, one) == expected
         assert not one.report.warnings
     for token, bias in params.logit_bias.items():

@@ -12,8 +12,8 @@ from outpace.core.types import SamplingParams
 from outpace.sampling.pipeline import Pipeline
 
 
-def law(logits, **params):
-    return Pipeline(SamplingParams(**params)).law(torch.as_tensor(logits), [])
+def distribution(logits, **params):
+    return Pipeline(SamplingParams(**params)).distribution(torch.as_tensor(logits), [])
 
 
 def slow(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> dict[int, float]:
@@ -41,7 +41,7 @@ def slow(logits: list[float], temperature: float, top_k: int, top_p: float, min_
 )
 def test_agrees_with_the_slow_twin(tenths, temperature, top_k, top_p, min_p):
     logits = [x / 10 for x in tenths]  # ties are frequent
-    fast = law(
+    fast = distribution(
         torch.tensor(logits, dtype=torch.float64), temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
     )
     expected = slow(logits, temperature, top_k, top_p, min_p)
@@ -51,65 +51,65 @@ def test_agrees_with_the_slow_twin(tenths, temperature, top_k, top_p, min_p):
 
 def test_temperature_zero_is_the_lowest_of_the_best():
     """B05: an exact tie goes to the lower id."""
-    greedy = law([0.0, 2.0, 2.0, 1.0])
+    greedy = distribution([0.0, 2.0, 2.0, 1.0])
     assert greedy.probs.tolist() == [1.0]
     assert greedy.token(0) == 1
-    assert law([0.0, 2.0, 2.0 + 1e-6]).token(0) == 2
+    assert distribution([0.0, 2.0, 2.0 + 1e-6]).token(0) == 2
 
 
 def test_torchs_inference_mode_may_come_and_go():
     pipeline, row = Pipeline(SamplingParams(temperature=0.7, top_p=0.9, presence_penalty=1.0)), torch.randn(50)
-    outside = pipeline.law(row, [1])
+    outside = pipeline.distribution(row, [1])
     for _ in range(2):
         with torch.inference_mode():
             inside = Pipeline(SamplingParams(temperature=0.7, top_p=0.9, presence_penalty=1.0))
-            assert torch.equal(pipeline.law(row.clone(), [1]).probs, outside.probs)
-            assert torch.equal(inside.law(row.clone(), [1]).probs, outside.probs)
-        assert torch.equal(inside.law(row, [1]).probs, outside.probs)
-        assert torch.equal(pipeline.law(row, [1]).probs, outside.probs)
+            assert torch.equal(pipeline.distribution(row.clone(), [1]).probs, outside.probs)
+            assert torch.equal(inside.distribution(row.clone(), [1]).probs, outside.probs)
+        assert torch.equal(inside.distribution(row, [1]).probs, outside.probs)
+        assert torch.equal(pipeline.distribution(row, [1]).probs, outside.probs)
 
 
 def test_top_k_one_is_greedy():
     torch.manual_seed(0)
     for _ in range(50):
         row = torch.randn(30)
-        assert law(row, temperature=1.0, top_k=1).token(0) == law(row).token(0)
+        assert distribution(row, temperature=1.0, top_k=1).token(0) == distribution(row).token(0)
 
 
 @pytest.mark.parametrize("temperature", [1e-9, 1e-45, 1e-300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_tiny_temperatures_are_greedy_not_nan(temperature, dtype):
-    assert law(torch.tensor([1.0, 3.0, 2.0], dtype=dtype), temperature=temperature).probs.tolist() == [0, 1, 0]
+    assert distribution(torch.tensor([1.0, 3.0, 2.0], dtype=dtype), temperature=temperature).probs.tolist() == [0, 1, 0]
 
 
 def test_ties_at_the_edge_go_to_the_lower_ids():
-    assert law([1.0, 0.0, 1.0, 1.0], temperature=1.0, top_k=2).ids.tolist() == [0, 2]
-    assert law([1.0, 1.0, 1.0, 1.0], temperature=1.0, top_p=0.5).ids.tolist() == [0, 1]
+    assert distribution([1.0, 0.0, 1.0, 1.0], temperature=1.0, top_k=2).ids.tolist() == [0, 2]
+    assert distribution([1.0, 1.0, 1.0, 1.0], temperature=1.0, top_p=0.5).ids.tolist() == [0, 1]
 
 
 def test_top_p_over_a_large_flat_vocabulary():
     """More tokens in the nucleus than are sorted at first; all equally probable."""
-    flat = law(torch.zeros(4096), temperature=1.0, top_p=0.5)
+    flat = distribution(torch.zeros(4096), temperature=1.0, top_p=0.5)
     assert flat.ids.tolist() == list(range(2048))
     torch.manual_seed(0)
     row = torch.randn(6000, dtype=torch.float64)
-    wide = law(row, temperature=2.0, top_p=0.9)
+    wide = distribution(row, temperature=2.0, top_p=0.9)
     assert wide.ids.tolist() == sorted(slow(row.tolist(), 2.0, 0, 0.9, 0.0))
 
 
 def test_minus_infinity_is_impossible():
     row = [0.0, -math.inf, 1.0]
-    assert law(row, temperature=1.0).probs[1] == 0
-    assert law(row, temperature=1.0, top_p=0.999999).ids.tolist() == [0, 2]
+    assert distribution(row, temperature=1.0).probs[1] == 0
+    assert distribution(row, temperature=1.0, top_p=0.999999).ids.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_numbers_that_are_none_are_refused(bad, temperature):
     with pytest.raises(NumericsError):
-        law([0.0, bad, 1.0], temperature=temperature)
+        distribution([0.0, bad, 1.0], temperature=temperature)
     with pytest.raises(NumericsError):
-        law([-math.inf, -math.inf], temperature=temperature)
+        distribution([-math.inf, -math.inf], temperature=temperature)
 
 
 @pytest.mark.parametrize(

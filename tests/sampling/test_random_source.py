@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from outpace.core.types import USES, Key, Law
-from outpace.sampling.random_source import KeyedCoins, gumbel_noise, philox, quantile
+from outpace.core.types import USES, Distribution, Key
+from outpace.sampling.random_source import KeyedRandomSource, gumbel_noise, philox, quantile
 
 ONES = 0xFFFFFFFF
 KNOWN = [  # counter, key (low word first), answer: the vectors published with Random123
@@ -28,7 +28,7 @@ def test_philox_known_answers(counter, key, answer):
 
 
 def uniforms(use, seeds=range(4), bases=range(2, 500)):
-    return np.array([KeyedCoins(seed).uniform(Key(base, 1, use)) for seed in seeds for base in bases])
+    return np.array([KeyedRandomSource(seed).uniform(Key(base, 1, use)) for seed in seeds for base in bases])
 
 
 @pytest.mark.parametrize("use", USES)
@@ -40,27 +40,36 @@ def test_uniform(use):
 
 
 def test_uses_nodes_rounds_samples_and_seeds_are_independent():
-    """B32 among others: the draft's coin says nothing about the acceptance's."""
+    """B32 among others: the draft's random draw says nothing about the acceptance's."""
     columns = [uniforms(use) for use in USES]
-    columns.append(np.array([KeyedCoins(s).uniform(Key(b, 2, "accept")) for s in range(4) for b in range(2, 500)]))
-    columns.append(np.array([KeyedCoins(s).uniform(Key(b + 1, 1, "accept")) for s in range(4) for b in range(2, 500)]))
-    columns.append(np.array([KeyedCoins(s, 1).uniform(Key(b, 1, "accept")) for s in range(4) for b in range(2, 500)]))
+    columns.append(
+        np.array([KeyedRandomSource(s).uniform(Key(b, 2, "accept")) for s in range(4) for b in range(2, 500)])
+    )
+    columns.append(
+        np.array([KeyedRandomSource(s).uniform(Key(b + 1, 1, "accept")) for s in range(4) for b in range(2, 500)])
+    )
+    columns.append(
+        np.array([KeyedRandomSource(s, 1).uniform(Key(b, 1, "accept")) for s in range(4) for b in range(2, 500)])
+    )
     columns.append(uniforms("accept", seeds=range(2**40, 2**40 + 4)))
     related = np.corrcoef(np.stack(columns)) - np.eye(len(columns))
     assert np.abs(related).max() < 4 / math.sqrt(columns[0].size)
 
 
-def test_root_and_high_seeds_have_coins_of_their_own():
+def test_root_and_high_seeds_have_rng_of_their_own():
     keys = [Key(3, node, use) for node in (-1, 0, 1) for use in USES]
     seen = {
-        KeyedCoins(seed, sample).uniform(key) for seed in (0, 1, 2**32, 2**64 - 1) for sample in (0, 1) for key in keys
+        KeyedRandomSource(seed, sample).uniform(key)
+        for seed in (0, 1, 2**32, 2**64 - 1)
+        for sample in (0, 1)
+        for key in keys
     }
     assert len(seen) == 4 * 2 * len(keys)
 
 
 def test_asking_again_gives_the_same_answer():
     key = Key(9, 2, "draft")
-    assert KeyedCoins(5).uniform(key) == KeyedCoins(5).uniform(key)
+    assert KeyedRandomSource(5).uniform(key) == KeyedRandomSource(5).uniform(key)
 
 
 def test_noise_of_a_token_does_not_depend_on_which_others_are_asked():
@@ -80,29 +89,29 @@ def test_noise_is_standard_gumbel_and_changes_with_every_key():
         assert abs(np.corrcoef(noise, gumbel_noise(*other, np.arange(20_000)))[0, 1]) < 0.03
 
 
-def test_noise_and_round_coins_share_no_words():
-    """The tag of the noise is none of the uses of round coins."""
+def test_noise_and_round_rng_share_no_words():
+    """The tag of the noise is none of the uses of round random draws."""
     words = gumbel_noise(3, 0, 5, np.arange(4, 8))
     uniform = np.exp(-np.exp(-words))
     for use in USES:
-        assert np.abs(uniform - KeyedCoins(3).uniform(Key(5, 1, use))).min() > 1e-6
+        assert np.abs(uniform - KeyedRandomSource(3).uniform(Key(5, 1, use))).min() > 1e-6
 
 
 def test_gumbel_argmax_on_a_subset_is_the_argmax_over_the_same_noise():
-    coins, ids = KeyedCoins(8), torch.tensor([1, 5, 6])
+    rng, ids = KeyedRandomSource(8), torch.tensor([1, 5, 6])
     probs = torch.tensor([0.2, 0.3, 0.5])
     dense = torch.zeros(9)
     dense[ids] = probs
     for position in range(200):
-        assert coins.gumbel_argmax(position, Law(probs, ids)) == coins.gumbel_argmax(position, Law(dense))
+        assert rng.gumbel_argmax(position, Distribution(probs, ids)) == rng.gumbel_argmax(position, Distribution(dense))
 
 
 def test_quantile_never_gives_an_impossible_token():
-    law = Law(torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0]))
-    assert [quantile(law, u) for u in (0.0, 0.4999, 0.5, 1 - 2**-53)] == [1, 1, 3, 3]
+    distribution = Distribution(torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0]))
+    assert [quantile(distribution, u) for u in (0.0, 0.4999, 0.5, 1 - 2**-53)] == [1, 1, 3, 3]
 
 
 def test_bernoulli_is_certain_at_the_ends():
     for base in range(2, 200):
-        assert not KeyedCoins(1).bernoulli(Key(base, 0, "accept"), 0.0)
-        assert KeyedCoins(1).bernoulli(Key(base, 0, "accept"), 1.0)
+        assert not KeyedRandomSource(1).bernoulli(Key(base, 0, "accept"), 0.0)
+        assert KeyedRandomSource(1).bernoulli(Key(base, 0, "accept"), 1.0)

@@ -136,7 +136,7 @@ def test_the_official_client_leaves(small):
 
 
 def test_an_error_inside_ends_its_request_only(monkeypatch):
-    """One request's law cannot be had: 500 for it, and the others get their answers."""
+    """One request's distribution cannot be had: 500 for it, and the others get their answers."""
     engine = new_engine()
     with serving(engine) as server:
         alone = server.complete(prompt=CODE, max_tokens=30, temperature=0)["choices"][0]["text"]
@@ -145,7 +145,7 @@ def test_an_error_inside_ends_its_request_only(monkeypatch):
         def broken(prompt, params, *rest, **more):
             answer = whole(prompt, params, *rest, **more)
             if params.params.seed == 666:
-                monkeypatch.setattr(answer.session.target_pipeline, "law", _raise)
+                monkeypatch.setattr(answer.session.target_pipeline, "distribution", _raise)
             return answer
 
         monkeypatch.setattr(engine, "_session", broken)

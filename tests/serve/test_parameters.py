@@ -176,7 +176,7 @@ def test_a_prediction_is_drafted_from(live, stream):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_answers(live, plain, stream):
-    """B50: each sample has its own coins, finish reason and log-probabilities; usage sums them."""
+    """B50: each sample has its own random draws, finish reason and log-probabilities; usage sums them."""
     fields = {"prompt": [TEXT, "import os\n"], "n": 3, "seed": 5, "max_tokens": 12, "logprobs": 1, "stop": "\n"}
     texts, finishes, counts = [""] * 6, [None] * 6, [0] * 6
     if stream:

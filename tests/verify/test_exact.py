@@ -1,4 +1,4 @@
-"""The law of the output is the target's: every outcome of the coins, through the production loop."""
+"""The distribution of the output is the target's: every outcome of the random draws, through the production loop."""
 
 import contextlib
 
@@ -21,7 +21,7 @@ from tests.helpers.toys import (
 )
 
 from outpace.audit import broken
-from outpace.audit.exact import enumerate_law, total_variation
+from outpace.audit.exact import enumerate_distribution, total_variation
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import NumericsError
 from outpace.core.types import SamplingParams
@@ -93,7 +93,7 @@ def test_tree_over_three_tokens(name):
 
 
 def test_draft_may_be_warped_in_its_own_way():
-    """B08: the draft is truncated, the target is not; what counts is the law that the token was drawn from."""
+    """B08: the draft is truncated, the target is not; what counts is the distribution that the token was drawn from."""
     own = Pipeline(SamplingParams(temperature=0.7, top_k=2, top_p=0.5))
     make = lambda rule: Scripted(sampled_tree(DRAFT, [1, 1], replacement=True, pipeline=own))  # noqa: E731
     assert distance(TARGET, 3, make, RATIO, gamma=2, count=3) < SAME
@@ -120,10 +120,10 @@ class FailsBehindZero:
     def __init__(self, length):
         self.pipeline, self.length = Pipeline(SAMPLED), length
 
-    def law(self, logits, prefix):
+    def distribution(self, logits, prefix):
         if len(prefix) == self.length and prefix[-1] == 0:
             raise NumericsError("no numbers")
-        return self.pipeline.law(logits, prefix)
+        return self.pipeline.distribution(logits, prefix)
 
 
 @pytest.mark.parametrize("make", ["chain", "tree"])
@@ -135,11 +135,11 @@ def test_the_targets_own_error_comes_as_often_and_as_late_as_without_drafts(rule
     target, draft = (remembered(hashed_logits(2, seed, sharpness=1.0)) for seed in (5, 6))
 
     def outcomes(gamma):
-        def run(coins):
+        def run(rng):
             drafter = DraftModel(ToyRuntime(draft, 2))
             if make == "tree":
                 drafter = Scripted(sampled_tree(draft, [2, 1], replacement=True))
-            one = session(count=3, gamma=gamma, coins=coins, params=SAMPLED, spare=2)
+            one = session(count=3, gamma=gamma, rng=rng, params=SAMPLED, spare=2)
             one.target_pipeline = FailsBehindZero(4)
             loop = Loop(ToyRuntime(target, 2), drafter, rule, commit_until(count=3))
             admit(loop, [one])
@@ -147,7 +147,7 @@ def test_the_targets_own_error_comes_as_often_and_as_late_as_without_drafts(rule
                 finish(loop, [one])
             return tuple(one.generated), one.finish
 
-        return enumerate_law(run)
+        return enumerate_distribution(run)
 
     plainly = outcomes(0)
     assert {finish for _, finish in plainly} == {"error", "length"}

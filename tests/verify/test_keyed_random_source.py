@@ -1,4 +1,4 @@
-"""The coins that are really used: the law of `ratio` over several rounds, and the tokens of `match`."""
+"""The random draws that are really used: the distribution of `ratio` over several rounds, and the tokens of `match`."""
 
 import math
 from collections import Counter
@@ -22,23 +22,23 @@ from tests.helpers.toys import (
     top_tree,
 )
 
-from outpace.audit.exact import plain_law
+from outpace.audit.exact import plain_distribution
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
-from outpace.core.types import Key, Law, Proposal, SamplingParams
+from outpace.core.types import Distribution, Key, Proposal, SamplingParams
 from outpace.drafters.draft_model import DraftModel
 from outpace.sampling.pipeline import Pipeline
-from outpace.sampling.random_source import KeyedCoins
+from outpace.sampling.random_source import KeyedRandomSource
 
 TARGET = remembered(hashed_logits(3, 1))
 DRAFT = remembered(mixed_logits(TARGET, hashed_logits(3, 2), 0.3))
 
 
-def assert_fits(counts: Counter, law: dict) -> None:
+def assert_fits(counts: Counter, distribution: dict) -> None:
     """Pearson's chi-square stays below its 0.999 quantile (Wilson and Hilferty's approximation)."""
     total = sum(counts.values())
-    assert set(counts) <= set(law)
-    statistic = sum((counts[key] - total * prob) ** 2 / (total * prob) for key, prob in law.items())
-    df = len(law) - 1
+    assert set(counts) <= set(distribution)
+    statistic = sum((counts[key] - total * prob) ** 2 / (total * prob) for key, prob in distribution.items())
+    df = len(distribution) - 1
     assert statistic < df * (1 - 2 / (9 * df) + 3.09 * math.sqrt(2 / (9 * df))) ** 3
 
 
@@ -46,7 +46,7 @@ def assert_fits(counts: Counter, law: dict) -> None:
     ("count", "seeds"), [(2, 500), pytest.param(3, 5000, marks=pytest.mark.audit)], ids=["short", "long"]
 )
 @pytest.mark.parametrize("rule", [RATIO, MATCH], ids=["ratio", "match"])
-def test_law_over_several_rounds(rule, count, seeds):
+def test_distribution_over_several_rounds(rule, count, seeds):
     """Drafts look beyond the tokens that are counted, and after a refusal the next round drafts again."""
     drafter = DraftModel(ToyRuntime(DRAFT, 3))
     counts = Counter(
@@ -55,54 +55,56 @@ def test_law_over_several_rounds(rule, count, seeds):
             3,
             drafter,
             rule,
-            session(count=count, gamma=2, coins=KeyedCoins(seed), params=SAMPLED, spare=2),
+            session(count=count, gamma=2, rng=KeyedRandomSource(seed), params=SAMPLED, spare=2),
             commit_until(count=count),
         )
         for seed in range(seeds)
     )
-    assert_fits(counts, plain_law(TARGET, Pipeline(SAMPLED), PROMPT, count))
+    assert_fits(counts, plain_distribution(TARGET, Pipeline(SAMPLED), PROMPT, count))
 
 
-def first_tokens(target: Law, proposal_of, seeds: int) -> Counter:
-    """First tokens of rounds that verify one drafted token, and the coins as the loop would key them."""
+def first_tokens(target: Distribution, proposal_of, seeds: int) -> Counter:
+    """First tokens of rounds that verify one drafted token, and the random draws as the loop would key them."""
     counts: Counter = Counter()
     for seed in range(seeds):
-        coins = KeyedCoins(seed)
-        proposal = proposal_of(coins)
-        verdict = RATIO.verify(proposal, [target, target], coins, 2)
+        rng = KeyedRandomSource(seed)
+        proposal = proposal_of(rng)
+        verdict = RATIO.verify(proposal, [target, target], rng, 2)
         counts[proposal.tokens[verdict.path[0]] if verdict.path else verdict.token] += 1
     return counts
 
 
-P = Law(torch.tensor([0.05, 0.5, 0.2, 0.2, 0.05]))
-Q = Law(torch.tensor([0.5, 0.1, 0.1, 0.1, 0.2]))
+P = Distribution(torch.tensor([0.05, 0.5, 0.2, 0.2, 0.05]))
+Q = Distribution(torch.tensor([0.5, 0.1, 0.1, 0.1, 0.2]))
 
 
 def test_drawn_draft_far_from_the_target():
-    """B07, and B32: the draft's coin and the acceptance's are independent."""
-    drawn = lambda coins: Proposal.chain([RATIO.draw(Q, coins, 2, 0, 0)], [Q])  # noqa: E731
+    """B07, and B32: the draft's random draw and the acceptance's are independent."""
+    drawn = lambda rng: Proposal.chain([RATIO.draw(Q, rng, 2, 0, 0)], [Q])  # noqa: E731
     assert_fits(first_tokens(P, drawn, 2500), dict(enumerate(P.probs.tolist())))
 
 
 def test_chosen_draft_is_accepted_with_the_targets_probability():
-    """B07, the other case: no draft law."""
-    assert_fits(first_tokens(P, lambda coins: Proposal.chain([3]), 2500), dict(enumerate(P.probs.tolist())))
+    """B07, the other case: no draft distribution."""
+    assert_fits(first_tokens(P, lambda rng: Proposal.chain([3]), 2500), dict(enumerate(P.probs.tolist())))
 
 
 def test_greedy_accepts_exactly_the_argmax():
-    """B10: at temperature 0 a token that the target does not say is refused, whatever the draft's soft law."""
-    law = Pipeline(GREEDY).law(torch.log(torch.tensor([0.3, 0.5, 0.2])), [])
+    """B10: at temperature 0 a token that the target does not say is refused, whatever the draft's soft distribution."""
+    distribution = Pipeline(GREEDY).distribution(torch.log(torch.tensor([0.3, 0.5, 0.2])), [])
     for rule in (RATIO, MATCH):
         for token in range(3):
-            for q in (None, Law(torch.tensor([0.2, 0.2, 0.6]))):
-                verdict = rule.verify(Proposal.chain([token], [q]), [law, law], KeyedCoins(1), 5)
+            for q in (None, Distribution(torch.tensor([0.2, 0.2, 0.6]))):
+                verdict = rule.verify(
+                    Proposal.chain([token], [q]), [distribution, distribution], KeyedRandomSource(1), 5
+                )
                 assert (verdict.path, verdict.token) == (([0], 1) if token == 1 else ([], 1))
 
 
-def test_gumbel_argmax_follows_the_law():
-    law = Law(torch.tensor([0.1, 0.6, 0.25, 0.05]), torch.tensor([2, 3, 9, 11]))
-    counts = Counter(KeyedCoins(7).gumbel_argmax(position, law) for position in range(3000))
-    assert_fits(counts, dict(zip([2, 3, 9, 11], law.probs.tolist(), strict=True)))
+def test_gumbel_argmax_follows_the_distribution():
+    distribution = Distribution(torch.tensor([0.1, 0.6, 0.25, 0.05]), torch.tensor([2, 3, 9, 11]))
+    counts = Counter(KeyedRandomSource(7).gumbel_argmax(position, distribution) for position in range(3000))
+    assert_fits(counts, dict(zip([2, 3, 9, 11], distribution.probs.tolist(), strict=True)))
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED, SamplingParams(temperature=1.5, top_p=0.8)], ids=str)
@@ -116,10 +118,10 @@ def test_match_says_what_plain_decoding_says(params):
         "half right": Scripted(right_first(target, 6, 2)),
     }
     for seed in range(3):
-        expected = tuple(plain(target, KeyedCoins(seed), params, PROMPT, 12))
+        expected = tuple(plain(target, KeyedRandomSource(seed), params, PROMPT, 12))
         for name, drafter in drafters.items():
             for gamma in (0, 1, 2, 3, 5, 8):
-                one = session(count=12, gamma=gamma, coins=KeyedCoins(seed), params=params)
+                one = session(count=12, gamma=gamma, rng=KeyedRandomSource(seed), params=params)
                 assert decode(target, 6, drafter, MATCH, one) == expected, (name, gamma, seed)
 
 
@@ -128,7 +130,7 @@ def test_same_seed_same_tokens_and_another_seed_others():
     target = remembered(hashed_logits(20, 5, sharpness=0.5))
     drafter = DraftModel(ToyRuntime(target, 20))
     texts = [
-        decode(target, 20, drafter, RATIO, session(count=12, gamma=3, coins=KeyedCoins(seed), params=SAMPLED))
+        decode(target, 20, drafter, RATIO, session(count=12, gamma=3, rng=KeyedRandomSource(seed), params=SAMPLED))
         for seed in (42, 42, 42, 43)
     ]
     assert texts[0] == texts[1] == texts[2] != texts[3]
@@ -150,12 +152,12 @@ def test_same_seed_same_tokens_and_another_seed_others():
 def test_every_place_of_a_run_obeys_the_sampling_controls(rule, params):
     """B09: on a nearly flat model the support at each offset is plain's."""
     flat = torch.linspace(1.0, 0.0, 8, dtype=torch.float64)
-    law = Pipeline(params).law(flat, [])
-    support = {law.token(i) for i in range(law.probs.numel()) if law.probs[i] > 1e-4}
+    distribution = Pipeline(params).distribution(flat, [])
+    support = {distribution.token(i) for i in range(distribution.probs.numel()) if distribution.probs[i] > 1e-4}
     seen: list[set[int]] = [set() for _ in range(6)]
     drafter = DraftModel(ToyRuntime(lambda prefix: flat, 8))
     for seed in range(60):
-        one = session(count=6, gamma=5, coins=KeyedCoins(seed), params=params)
+        one = session(count=6, gamma=5, rng=KeyedRandomSource(seed), params=params)
         tokens = decode(lambda prefix: flat, 8, drafter, rule, one)
         assert one.report.target_passes == 1  # draft == target: all six in one run
         for place, token in enumerate(tokens):
@@ -163,16 +165,16 @@ def test_every_place_of_a_run_obeys_the_sampling_controls(rule, params):
     assert seen == [support] * 6
 
 
-def test_coins_of_a_round_are_not_asked_twice():
-    """No coin of `ratio` serves two questions, also over several rounds."""
+def test_random_source_of_a_round_are_not_asked_twice():
+    """No random draw of `ratio` serves two questions, also over several rounds."""
 
     keys: list[Key] = []
 
-    class Noting(KeyedCoins):
+    class Noting(KeyedRandomSource):
         def uniform(self, key: Key) -> float:
             keys.append(key)
             return super().uniform(key)
 
-    one = session(count=30, gamma=3, coins=Noting(3), params=SAMPLED)
+    one = session(count=30, gamma=3, rng=Noting(3), params=SAMPLED)
     decode(TARGET, 3, DraftModel(ToyRuntime(DRAFT, 3)), RATIO, one)
     assert len(keys) == len(set(keys)) > 60

@@ -1,4 +1,5 @@
-"""Rules, coins, drafters and pipelines that are wrong on purpose. A proof that does not catch them proves nothing."""
+"""Rules, random draws, drafters and pipelines that are wrong on purpose. A proof that does not catch them proves
+nothing."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..core.protocols import Coins, Drafter, LogitsPipeline, Rule, Session
-from ..core.types import Forward, Key, Law, Proposal, SamplingParams, Verdict
+from ..core.protocols import Drafter, LogitsPipeline, RandomSource, Rule, Session
+from ..core.types import Distribution, Forward, Key, Proposal, SamplingParams, Verdict
 from ..sampling.pipeline import Pipeline
 from ..verify import block, match, ratio
 
 # ---- rules
 
-AcceptProb = Callable[[Law, Law, int], float]
-"""Probability of accepting a drafted token: (target law, draft law, token)."""
-Residual = Callable[[Law, Law], Law]
-"""What the next sibling, or the correction, is taken from: (target law, draft law)."""
+AcceptProb = Callable[[Distribution, Distribution, int], float]
+"""Probability of accepting a drafted token: (target distribution, draft distribution, token)."""
+Residual = Callable[[Distribution, Distribution], Distribution]
+"""What the next sibling, or the correction, is taken from: (target distribution, draft distribution)."""
 
 
 @dataclass(frozen=True)
@@ -32,39 +33,41 @@ class RatioLike:
     residual: Residual = ratio.residual
     LOSSLESS: bool = True  # what it claims
     TREES: bool = False
-    NEEDS_LAWS: bool = True
+    NEEDS_DISTRIBUTIONS: bool = True
 
-    def draw(self, law: Law, coins: Coins, base: int, node: int, depth: int) -> int:
-        return ratio.draw(law, coins, base, node, depth)
+    def draw(self, distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
+        return ratio.draw(distribution, rng, base, node, depth)
 
-    def verify(self, proposal: Proposal, laws: Sequence[Law], coins: Coins, base: int) -> Verdict:
+    def verify(
+        self, proposal: Proposal, distributions: Sequence[Distribution], rng: RandomSource, base: int
+    ) -> Verdict:
         for node, token in enumerate(proposal.tokens):
-            target, draft = laws[node], proposal.law(node)
-            if not coins.bernoulli(Key(base, node, "accept"), min(1.0, self.accept_prob(target, draft, token))):
+            target, draft = distributions[node], proposal.distribution(node)
+            if not rng.bernoulli(Key(base, node, "accept"), min(1.0, self.accept_prob(target, draft, token))):
                 left = self.residual(target, draft)
-                return Verdict(list(range(node)), coins.categorical(Key(base, node, "next"), left), "correction")
+                return Verdict(list(range(node)), rng.categorical(Key(base, node, "next"), left), "correction")
         end = len(proposal)
-        return Verdict(list(range(end)), coins.categorical(Key(base, end, "next"), laws[end]), "bonus")
+        return Verdict(list(range(end)), rng.categorical(Key(base, end, "next"), distributions[end]), "bonus")
 
 
-def _ratio(target: Law, draft: Law, token: int) -> float:
+def _ratio(target: Distribution, draft: Distribution, token: int) -> float:
     return target.prob(token) / draft.prob(token)
 
 
-def _inverse(target: Law, draft: Law, token: int) -> float:
+def _inverse(target: Distribution, draft: Distribution, token: int) -> float:
     return draft.prob(token) / target.prob(token) if target.prob(token) > 0 else 1.0
 
 
-def _other_token(target: Law, draft: Law, token: int) -> float:
+def _other_token(target: Distribution, draft: Distribution, token: int) -> float:
     other = draft.token((int(torch.argmax(draft.probs)) + 1) % draft.probs.numel())
     return target.prob(token) / draft.prob(other) if draft.prob(other) > 0 else 1.0
 
 
-def _likeliest(target: Law, draft: Law, token: int) -> float:
+def _likeliest(target: Distribution, draft: Distribution, token: int) -> float:
     return float(token == target.token(int(torch.argmax(target.probs))))
 
 
-def _likely_enough(target: Law, draft: Law, token: int) -> float:
+def _likely_enough(target: Distribution, draft: Distribution, token: int) -> float:
     return float(target.prob(token) > 0.2)
 
 
@@ -79,14 +82,14 @@ def altered(rule: ModuleType, **functions: object) -> Rule:
     return cast(Rule, copy)
 
 
-def _forgotten_weight(target: Law, draft: Law, weight: float) -> Tensor:
+def _forgotten_weight(target: Distribution, draft: Distribution, weight: float) -> Tensor:
     return block.residual(target, draft, 1.0)
 
 
-def _wrong_side(target: Law, draft: Law) -> Law:
+def _wrong_side(target: Distribution, draft: Distribution) -> Distribution:
     left = torch.clamp(draft.probs.double() - target.on(draft), min=0.0)
     total = float(left.sum())
-    return Law(left / total, draft.ids) if total > 0 else target
+    return Distribution(left / total, draft.ids) if total > 0 else target
 
 
 RULES: dict[str, Rule] = {
@@ -106,70 +109,72 @@ RIGHT = RatioLike(_ratio)
 class StaleNoise:
     """``match`` whose noise stays that of the round's first position."""
 
-    LOSSLESS, TREES, NEEDS_LAWS = True, True, False
+    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS = True, True, False
 
-    def draw(self, law: Law, coins: Coins, base: int, node: int, depth: int) -> int:
-        return coins.gumbel_argmax(base, law)
+    def draw(self, distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
+        return rng.gumbel_argmax(base, distribution)
 
-    def verify(self, proposal: Proposal, laws: Sequence[Law], coins: Coins, base: int) -> Verdict:
-        return match.verify(proposal, laws, _FixedPosition(coins, base), base)
+    def verify(
+        self, proposal: Proposal, distributions: Sequence[Distribution], rng: RandomSource, base: int
+    ) -> Verdict:
+        return match.verify(proposal, distributions, _FixedPosition(rng, base), base)
 
 
 @dataclass(frozen=True)
 class _FixedPosition:
-    coins: Coins
+    rng: RandomSource
     position: int
 
     def bernoulli(self, key: Key, prob: float) -> bool:
-        return self.coins.bernoulli(key, prob)
+        return self.rng.bernoulli(key, prob)
 
-    def categorical(self, key: Key, law: Law) -> int:
-        return self.coins.categorical(key, law)
+    def categorical(self, key: Key, distribution: Distribution) -> int:
+        return self.rng.categorical(key, distribution)
 
-    def gumbel_argmax(self, position: int, law: Law) -> int:
-        return self.coins.gumbel_argmax(self.position, law)
+    def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
+        return self.rng.gumbel_argmax(self.position, distribution)
 
     def gumbel(self, position: int, ids: Tensor) -> Tensor:
-        return self.coins.gumbel(self.position, ids)
+        return self.rng.gumbel(self.position, ids)
 
 
-# ---- coins
+# ---- random draws
 
 
 @dataclass(frozen=True)
-class RekeyedCoins:
-    """Asks other coins under another key."""
+class RekeyedRandomSource:
+    """Asks other random draws under another key."""
 
-    coins: Coins
+    rng: RandomSource
     rekey: Callable[[Key], Key]
 
     def bernoulli(self, key: Key, prob: float) -> bool:
-        return self.coins.bernoulli(self.rekey(key), prob)
+        return self.rng.bernoulli(self.rekey(key), prob)
 
-    def categorical(self, key: Key, law: Law) -> int:
-        return self.coins.categorical(self.rekey(key), law)
+    def categorical(self, key: Key, distribution: Distribution) -> int:
+        return self.rng.categorical(self.rekey(key), distribution)
 
-    def gumbel_argmax(self, position: int, law: Law) -> int:
-        return self.coins.gumbel_argmax(position, law)
+    def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
+        return self.rng.gumbel_argmax(position, distribution)
 
     def gumbel(self, position: int, ids: Tensor) -> Tensor:
-        return self.coins.gumbel(position, ids)
+        return self.rng.gumbel(position, ids)
 
 
-def by_position(coins: Coins) -> Coins:
-    """Keyed by the position of the token instead of by round: a later round meets the coins again that an
+def by_position(rng: RandomSource) -> RandomSource:
+    """Keyed by the position of the token instead of by round: a later round meets the random draws again that an
     earlier one has looked at and discarded."""
-    return RekeyedCoins(coins, lambda key: Key(key.base + key.node, 0, key.use))
+    return RekeyedRandomSource(rng, lambda key: Key(key.base + key.node, 0, key.use))
 
 
-def one_use(coins: Coins) -> Coins:
-    """The coin that drew a draft also decides whether it is accepted."""
-    return RekeyedCoins(coins, lambda key: Key(key.base, key.node, "draft"))
+def one_use(rng: RandomSource) -> RandomSource:
+    """The random draw that drew a draft also decides whether it is accepted."""
+    return RekeyedRandomSource(rng, lambda key: Key(key.base, key.node, "draft"))
 
 
-def one_round(coins: Coins) -> Coins:
-    """Every round uses the first round's coins."""
-    return RekeyedCoins(coins, lambda key: Key(0, key.node, key.use))
+def one_round(rng: RandomSource) -> RandomSource:
+    """Every round uses the first round's random draws."""
+    return RekeyedRandomSource(rng, lambda key: Key(0, key.node, key.use))
 
 
 # ---- drafters
@@ -191,8 +196,8 @@ class Edited:
         for session, proposal in zip(sessions, proposals, strict=True):
             session.begin_draft()  # the loop would submit what is recorded instead
             for node, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
-                laws = proposal.draft_laws
-                session.record.add(token, parent, laws[node] if laws is not None else None)
+                distributions = proposal.draft_distributions
+                session.record.add(token, parent, distributions[node] if distributions is not None else None)
         return [session.record.proposal() for session in sessions]
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
@@ -217,8 +222,8 @@ class Dropping(Edited):
 def cut_at_odd(proposal: Proposal) -> Proposal:
     """Drops drawn tokens: the chain ends before its first token with an odd id."""
     size = next((i for i, token in enumerate(proposal.tokens) if token % 2), len(proposal))
-    laws = proposal.draft_laws
-    return Proposal.chain(proposal.tokens[:size], laws[:size] if laws is not None else None)
+    distributions = proposal.draft_distributions
+    return Proposal.chain(proposal.tokens[:size], distributions[:size] if distributions is not None else None)
 
 
 def merge_repeats(proposal: Proposal) -> Proposal:
@@ -228,10 +233,17 @@ def merge_repeats(proposal: Proposal) -> Proposal:
 
 def drop_repeats(proposal: Proposal) -> Proposal:
     """Drops a drawn node that repeats a chosen sibling, as a tree of several drafters is tempted to: what the chosen
-    one lost of the law then never comes off the residual. For trees of one level."""
-    chosen = [token for node, token in enumerate(proposal.tokens) if proposal.law(node).size == 1]
-    laws = map(proposal.law, range(len(proposal)))
-    return _picked(proposal, [i for i, law in enumerate(laws) if law.size == 1 or proposal.tokens[i] not in chosen])
+    one lost of the distribution then never comes off the residual. For trees of one level."""
+    chosen = [token for node, token in enumerate(proposal.tokens) if proposal.distribution(node).size == 1]
+    distributions = map(proposal.distribution, range(len(proposal)))
+    return _picked(
+        proposal,
+        [
+            i
+            for i, distribution in enumerate(distributions)
+            if distribution.size == 1 or proposal.tokens[i] not in chosen
+        ],
+    )
 
 
 def rank_by_id(proposal: Proposal) -> Proposal:
@@ -240,14 +252,17 @@ def rank_by_id(proposal: Proposal) -> Proposal:
 
 
 def _picked(proposal: Proposal, nodes: Sequence[int]) -> Proposal:
-    laws = [proposal.law(node) for node in nodes]
-    return Proposal([proposal.tokens[node] for node in nodes], [-1] * len(nodes), laws)
+    distributions = [proposal.distribution(node) for node in nodes]
+    return Proposal([proposal.tokens[node] for node in nodes], [-1] * len(nodes), distributions)
 
 
-def flat_laws(proposal: Proposal) -> Proposal:
-    """States a law that the tokens were not drawn from: a uniform one."""
-    laws = [Law(torch.full_like(law.probs, 1 / law.size), law.ids) for law in map(proposal.law, range(len(proposal)))]
-    return Proposal(proposal.tokens, proposal.parents, laws)
+def flat_distributions(proposal: Proposal) -> Proposal:
+    """States a distribution that the tokens were not drawn from: a uniform one."""
+    distributions = [
+        Distribution(torch.full_like(distribution.probs, 1 / distribution.size), distribution.ids)
+        for distribution in map(proposal.distribution, range(len(proposal)))
+    ]
+    return Proposal(proposal.tokens, proposal.parents, distributions)
 
 
 # ---- pipelines
@@ -260,9 +275,9 @@ class FirstTokenOnly:
         self._all, self._some = Pipeline(params), Pipeline(SamplingParams(temperature=params.temperature))
         self._prompt_length = prompt_length
 
-    def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
+    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
         pipeline: LogitsPipeline = self._all if len(prefix) == self._prompt_length else self._some
-        return pipeline.law(logits, prefix)
+        return pipeline.distribution(logits, prefix)
 
 
 class Unfiltered:
@@ -271,5 +286,5 @@ class Unfiltered:
     def __init__(self, params: SamplingParams) -> None:
         self._pipeline = Pipeline(SamplingParams(temperature=params.temperature))
 
-    def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
-        return self._pipeline.law(logits, prefix)
+    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
+        return self._pipeline.distribution(logits, prefix)

@@ -8,7 +8,7 @@ from .. import verify
 from ..core.protocols import Drafter, Rule
 from ..core.types import Proposal, SamplingParams
 from ..drafters.draft_model import DraftModel
-from ..sampling.random_source import KeyedCoins
+from ..sampling.random_source import KeyedRandomSource
 from . import broken
 from .checks import Check, Options
 from .drive import PROMPT, decode, distance, plain, remembered, session
@@ -27,20 +27,26 @@ def checks(options: Options) -> Iterator[Check]:
     yield _caught_tokens_of_match()
 
     yield _caught(
-        "coins: keyed by position, block",
+        "random draws: keyed by position, block",
         distance(TARGET, 3, chain, block, gamma=2, count=3, wrap=broken.by_position),
     )
     yield _caught(
-        "coins: keyed by position, a drafter that stops by what it saw",
+        "random draws: keyed by position, a drafter that stops by what it saw",
         distance(
             TARGET2, 2, lambda rule: Controlled(small_chain(rule), by_the_discarded), ratio,
             gamma=2, count=4, spare=1, wrap=broken.by_position,
         ),
     )  # fmt: skip
-    for name, wrap in (("one coin draws and accepts", broken.one_use), ("the same in every round", broken.one_round)):
-        yield _caught(f"coins: {name}", distance(TARGET, 3, chain, ratio, gamma=2, count=3, wrap=wrap))
+    for name, wrap in (
+        ("one random draw draws and accepts", broken.one_use),
+        ("the same in every round", broken.one_round),
+    ):
+        yield _caught(f"random draws: {name}", distance(TARGET, 3, chain, ratio, gamma=2, count=3, wrap=wrap))
 
-    for name, edit in (("drops drawn tokens", broken.cut_at_odd), ("states another law", broken.flat_laws)):
+    for name, edit in (
+        ("drops drawn tokens", broken.cut_at_odd),
+        ("states another distribution", broken.flat_distributions),
+    ):
         yield _caught(f"drafter: {name}", distance(TARGET, 3, _edited(chain, edit), ratio, gamma=2, count=3))
     for name, rule in (("ratio", ratio), ("block", block)):
         found = distance(TARGET2, 2, _dropping, rule, gamma=3, count=4)
@@ -89,7 +95,9 @@ def _caught_tokens_of_match() -> Check:
     params, seeds = SamplingParams(temperature=1.0), range(20)
     differ = 0
     for seed in seeds:
-        one = session(count=12, gamma=3, coins=KeyedCoins(seed), params=params)
-        differ += list(decode(target, 6, drafter, rule, one)) != plain(target, KeyedCoins(seed), params, PROMPT, 12)
+        one = session(count=12, gamma=3, rng=KeyedRandomSource(seed), params=params)
+        differ += list(decode(target, 6, drafter, rule, one)) != plain(
+            target, KeyedRandomSource(seed), params, PROMPT, 12
+        )
     note = f"{'caught' if differ else 'NOT caught'}, {differ} of {len(seeds)} answers differ"
     return Check("broken", "rule: match with stale noise", differ > 0, note, {"differ": differ, "compared": len(seeds)})

@@ -14,7 +14,7 @@ SECTIONS = ("exact", "broken", "equality", "statistical", "soak")
 @dataclass(frozen=True)
 class Options:
     """``target``, ``draft``: loaded models for the sections on real logits (None: the tiny pair that ships).
-    ``quick``: a part of every grid. ``seed``: of sampled prompts, coins and soak cases."""
+    ``quick``: a part of every grid. ``seed``: of sampled prompts, random draws and soak cases."""
 
     target: LoadedModel | None = None
     draft: LoadedModel | None = None

@@ -16,8 +16,8 @@ DRAFT_COSTS = PassCosts((1, 8), (0.1, 0.15))
 class Timed:
     """A controller whose costs are such that it changes its mind within a few rounds. ``decided``: its budgets."""
 
-    def __init__(self, drafter: str = "draft", believed: float = 0.5) -> None:
-        self._controller = AutoController(TARGET_COSTS, {drafter: DRAFT_COSTS}, {drafter: believed}, clock=lambda: 0.0)
+    def __init__(self, drafter: str = "draft", prior: float = 0.5) -> None:
+        self._controller = AutoController(TARGET_COSTS, {drafter: DRAFT_COSTS}, {drafter: prior}, clock=lambda: 0.0)
         self.decided: list[tuple[int, ...]] = []
 
     def budgets(self, sessions: Sequence[Session], most: Sequence[int]) -> list[int]:

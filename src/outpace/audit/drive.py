@@ -1,4 +1,4 @@
-"""Runs the production loop on toys: one session, every round checked, and the exact law of what comes out."""
+"""Runs the production loop on toys: one session, every round checked, and the exact distribution of what comes out."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..core.protocols import Coins, Controller, Drafter, LogitsPipeline, Rule, Session
-from ..core.types import Law, SamplingParams
+from ..core.protocols import Controller, Drafter, LogitsPipeline, RandomSource, Rule, Session
+from ..core.types import Distribution, SamplingParams
 from ..engine.loop import Commit, Loop
 from ..sampling.pipeline import Pipeline
-from ..sampling.random_source import KeyedCoins
-from .exact import enumerate_law, plain_law, total_variation
+from ..sampling.random_source import KeyedRandomSource
+from .exact import enumerate_distribution, plain_distribution, total_variation
 from .toy import LogitsOf, ToyRuntime
 
 PROMPT = (0, 1)
@@ -38,12 +38,12 @@ class RememberingPipeline:
 
     def __init__(self, pipeline: LogitsPipeline) -> None:
         self._pipeline = pipeline
-        self._known: dict[tuple[bytes, tuple[int, ...]], Law] = {}
+        self._known: dict[tuple[bytes, tuple[int, ...]], Distribution] = {}
 
-    def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
+    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
         key = (logits.numpy().tobytes(), tuple(prefix))
         if key not in self._known:
-            self._known[key] = self._pipeline.law(logits, prefix)
+            self._known[key] = self._pipeline.distribution(logits, prefix)
         return self._known[key]
 
 
@@ -69,7 +69,7 @@ def session(
     *,
     count: int,
     gamma: int,
-    coins: Coins | None = None,
+    rng: RandomSource | None = None,
     params: SamplingParams | None = None,
     pipeline: LogitsPipeline | None = None,
     prompt: Sequence[int] = PROMPT,
@@ -80,9 +80,9 @@ def session(
     drafter that is asked without a loop, which would name it."""
     params = params or SamplingParams()
     limit = len(prompt) + count + spare
-    coins = KeyedCoins(0) if coins is None else coins
+    rng = KeyedRandomSource(0) if rng is None else rng
     pipeline = pipeline or Pipeline(params, len(prompt))
-    one = Session(number, list(prompt), len(prompt), params, pipeline, coins, limit, gamma=gamma)
+    one = Session(number, list(prompt), len(prompt), params, pipeline, rng, limit, gamma=gamma)
     if rule is not None:
         one.rule = rule
     return one
@@ -136,7 +136,7 @@ def decode(
 
 def plain(
     target: LogitsOf,
-    coins: Coins,
+    rng: RandomSource,
     params: SamplingParams,
     prompt: Sequence[int],
     count: int,
@@ -147,7 +147,9 @@ def plain(
     the prompt's last tokens count as generated already."""
     pipeline, tokens = Pipeline(params, len(prompt) - generated), list(prompt)
     for _ in range(count):
-        tokens.append(coins.gumbel_argmax(len(tokens), pipeline.law(torch.as_tensor(target(tuple(tokens))), tokens)))
+        tokens.append(
+            rng.gumbel_argmax(len(tokens), pipeline.distribution(torch.as_tensor(target(tuple(tokens))), tokens))
+        )
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :]
@@ -162,15 +164,15 @@ def distance(
     gamma: int,
     count: int,
     params: SamplingParams | None = None,
-    wrap: Callable[[Coins], Coins] = lambda coins: coins,
+    wrap: Callable[[RandomSource], RandomSource] = lambda rng: rng,
     make_pipeline: MakePipeline = lambda params: Pipeline(params, len(PROMPT)),
     spare: int = 0,
     make_controller: Callable[[], Controller] | None = None,
     failing: bool = False,
 ) -> float:
-    """Total variation between the exact law of the loop's first ``count`` tokens and the target's.
+    """Total variation between the exact distribution of the loop's first ``count`` tokens and the target's.
 
-    ``params``: temperature 1 when None. ``wrap`` and ``make_pipeline`` put other coins and another pipeline in
+    ``params``: temperature 1 when None. ``wrap`` and ``make_pipeline`` put other random draws and another pipeline in
     the place of the production's. ``make_controller``: decides what each run drafts. ``failing``: the drafter is one
     that fails in some runs. Raises AssertionError when the loop reports that another one failed, or that this one never
     did.
@@ -179,8 +181,8 @@ def distance(
     pipeline = RememberingPipeline(make_pipeline(params))
     warnings: list[str] = []
 
-    def run(coins: Coins) -> tuple[int, ...]:
-        one = session(count=count, gamma=gamma, coins=wrap(coins), params=params, pipeline=pipeline, spare=spare)
+    def run(rng: RandomSource) -> tuple[int, ...]:
+        one = session(count=count, gamma=gamma, rng=wrap(rng), params=params, pipeline=pipeline, spare=spare)
         one.adaptive = make_controller is not None
         controller = make_controller() if make_controller else None
         tokens = decode(target, vocab_size, make(rule), rule, one, commit_until(count=count), controller)
@@ -190,10 +192,10 @@ def distance(
     logger = logging.getLogger("outpace")
     disabled, logger.disabled = logger.disabled, failing  # thousands of runs would each say that drafting failed
     try:
-        outcomes = enumerate_law(run)
+        outcomes = enumerate_distribution(run)
     finally:
         logger.disabled = disabled
-    found = total_variation(outcomes, plain_law(target, Pipeline(params, len(PROMPT)), PROMPT, count))
+    found = total_variation(outcomes, plain_distribution(target, Pipeline(params, len(PROMPT)), PROMPT, count))
     if failing != bool(warnings):
         raise AssertionError(warnings[0] if warnings else "the draft was to fail, and never did")
     return found

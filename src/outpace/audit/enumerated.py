@@ -1,8 +1,9 @@
-"""Section ``exact``: the law of the output is the target's, every outcome of the coins through the production loop.
+"""Section ``exact``: the distribution of the output is the target's, every outcome of the random draws through the
+production loop.
 
-Rules that draw from laws (``NEEDS_LAWS``) are enumerated. ``match`` takes its tokens from continuous noise: its proof
-is that the tokens are those of plain decoding, whatever is drafted, and that plain decoding's noise is fresh at every
-position.
+Rules that draw from distributions (``NEEDS_DISTRIBUTIONS``) are enumerated. ``match`` takes its tokens from continuous
+noise: its proof is that the tokens are those of plain decoding, whatever is drafted, and that plain decoding's noise is
+fresh at every position.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..drafters.recycle import Config as RecycleConfig
 from ..drafters.recycle import Recycle
 from ..drafters.reencode import Reencode
 from ..sampling.pipeline import Pipeline
-from ..sampling.random_source import KeyedCoins
+from ..sampling.random_source import KeyedRandomSource
 from .checks import Check, Options
 from .controlled import Timed
 from .drive import PROMPT, decode, distance, plain, remembered, session
@@ -83,7 +84,8 @@ _QUICK = 3  # the first so many pipelines
 
 @dataclass(frozen=True)
 class Shape:
-    """A way to draft. ``count``: tokens whose joint law is compared; ``spare``: how many more a draft may look."""
+    """A way to draft. ``count``: tokens whose joint distribution is compared; ``spare``: how many more a draft may
+    look."""
 
     name: str
     make: Callable[[Rule], Drafter]
@@ -203,9 +205,9 @@ SHAPES = [
 
 
 def enumerable() -> list[str]:
-    """The lossless rules whose law can be enumerated."""
+    """The lossless rules whose distribution can be enumerated."""
     rules = {name: verify.rule(name) for name in verify.names()}
-    return [name for name, rule in rules.items() if rule.LOSSLESS and rule.NEEDS_LAWS]
+    return [name for name, rule in rules.items() if rule.LOSSLESS and rule.NEEDS_DISTRIBUTIONS]
 
 
 def checks(options: Options) -> Iterator[Check]:
@@ -216,15 +218,15 @@ def checks(options: Options) -> Iterator[Check]:
         for shape in SHAPES:
             if shape.tree and not rule.TREES:
                 continue
-            yield _law(name, rule, shape, dict(pipelines))
-        yield _law_under_the_controller(name, rule, dict(pipelines), 4 if options.quick else 5)
+            yield _distribution(name, rule, shape, dict(pipelines))
+        yield _distribution_under_the_controller(name, rule, dict(pipelines), 4 if options.quick else 5)
     if not options.quick:
-        yield _law_of_a_longer_run()
+        yield _distribution_of_a_longer_run()
     yield _tokens_of_match(options)
 
 
 def shape_distance(shape: Shape, rule: Rule, params: SamplingParams | None = None) -> float:
-    """Total variation between the law of the loop's output and the target's, for one pipeline."""
+    """Total variation between the distribution of the loop's output and the target's, for one pipeline."""
     target = _TARGETS[shape.vocab_size]
     return distance(
         target,
@@ -239,7 +241,7 @@ def shape_distance(shape: Shape, rule: Rule, params: SamplingParams | None = Non
     )
 
 
-def _law(name: str, rule: Rule, shape: Shape, pipelines: dict[str, SamplingParams]) -> Check:
+def _distribution(name: str, rule: Rule, shape: Shape, pipelines: dict[str, SamplingParams]) -> Check:
     found = {label: shape_distance(shape, rule, params) for label, params in pipelines.items()}
     worst = max(found, key=found.__getitem__)
     passed = found[worst] < SAME
@@ -249,7 +251,9 @@ def _law(name: str, rule: Rule, shape: Shape, pipelines: dict[str, SamplingParam
     return Check("exact", f"{name}, {shape.name}", passed, note, values)
 
 
-def _law_under_the_controller(name: str, rule: Rule, pipelines: dict[str, SamplingParams], count: int) -> Check:
+def _distribution_under_the_controller(
+    name: str, rule: Rule, pipelines: dict[str, SamplingParams], count: int
+) -> Check:
     """The production's controller decides from round to round, by what earlier rounds accepted and discarded."""
     found, decided = {}, set()
     for label, params in pipelines.items():
@@ -270,7 +274,7 @@ def _law_under_the_controller(name: str, rule: Rule, pipelines: dict[str, Sampli
     return Check("exact", f"{name}, drafting under the controller", passed, note, values)
 
 
-def _law_of_a_longer_run() -> Check:
+def _distribution_of_a_longer_run() -> Check:
     """Five tokens, so that a chain of three refuses and starts again several times; and three of three."""
     found = {}
     for name in enumerable():
@@ -304,14 +308,14 @@ def _tokens_of_match(options: Options) -> Check:
     compared, wrong = 0, []
     for label, params in PIPELINES.items():
         for seed in range(options.seed, options.seed + (1 if options.quick else 8)):
-            expected = tuple(plain(target, KeyedCoins(seed), params, PROMPT, 12))
+            expected = tuple(plain(target, KeyedRandomSource(seed), params, PROMPT, 12))
             for name, drafter in drafters.items():
                 for gamma in (1, 4, 8) if options.quick else (1, 2, 3, 5, 8):
-                    one = session(count=12, gamma=gamma, coins=KeyedCoins(seed), params=params)
+                    one = session(count=12, gamma=gamma, rng=KeyedRandomSource(seed), params=params)
                     compared += 1
                     if decode(target, 6, drafter, rule, one) != expected:
                         wrong.append(f"{name}, gamma {gamma}, {label}, seed {seed}")
-                one = session(count=12, gamma=8, coins=KeyedCoins(seed), params=params)
+                one = session(count=12, gamma=8, rng=KeyedRandomSource(seed), params=params)
                 one.adaptive, compared = True, compared + 1
                 if decode(target, 6, drafter, rule, one, controller=Timed()) != expected:
                     wrong.append(f"{name}, under the controller, {label}, seed {seed}")

@@ -230,9 +230,9 @@ def first_difference(
     if params.temperature == 0:
         best = torch.topk(row, 2).values
         return place, float(best[0] - best[1])
-    law = Pipeline(params).law(row, tokens)
-    ids = torch.arange(law.size) if law.ids is None else law.ids
-    noisy = law.scores.double() + torch.from_numpy(gumbel_noise(params.seed or 0, 0, len(tokens), ids.numpy()))
+    distribution = Pipeline(params).distribution(row, tokens)
+    ids = torch.arange(distribution.size) if distribution.ids is None else distribution.ids
+    noisy = distribution.scores.double() + torch.from_numpy(gumbel_noise(params.seed or 0, 0, len(tokens), ids.numpy()))
     if noisy.numel() < 2:
         return place, None
     best = torch.topk(noisy, 2).values

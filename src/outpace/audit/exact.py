@@ -1,4 +1,4 @@
-"""Exact output laws, by running the production code on every outcome of its coins."""
+"""Exact output distributions, by running the production code on every outcome of its random draws."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from ..core.protocols import Coins, LogitsPipeline
-from ..core.types import Key, Law
+from ..core.protocols import LogitsPipeline, RandomSource
+from ..core.types import Distribution, Key
 from .toy import LogitsOf
 
 _SLIVER = 1e-15  # stretches narrower than this are rounding of the cuts, not outcomes
 
 
-class EnumeratingCoins:
-    """Coins that follow a script of branches and say how likely that script is.
+class EnumeratingRandomSource:
+    """RandomSource that follow a script of branches and say how likely that script is.
 
     Every key stands for one uniform number in [0, 1). What was answered so far confines it to an
-    interval; a later question about the same key splits what is left. So code that asks the same coin
-    twice is modelled exactly as it would behave, and is found out if that bends its law.
+    interval; a later question about the same key splits what is left. So code that asks the same random draw
+    twice is modelled exactly as it would behave, and is found out if that bends its distribution.
     """
 
     def __init__(self, script: Sequence[int]) -> None:
@@ -33,13 +33,13 @@ class EnumeratingCoins:
     def bernoulli(self, key: Key, prob: float) -> bool:
         return self._split(key, [0.0, min(max(prob, 0.0), 1.0), 1.0]) == 0
 
-    def categorical(self, key: Key, law: Law) -> int:
-        mass = torch.cumsum(law.probs.double(), dim=0)
-        return law.token(self._split(key, [0.0, *(mass / mass[-1]).tolist()]))
+    def categorical(self, key: Key, distribution: Distribution) -> int:
+        mass = torch.cumsum(distribution.probs.double(), dim=0)
+        return distribution.token(self._split(key, [0.0, *(mass / mass[-1]).tolist()]))
 
-    def gumbel_argmax(self, position: int, law: Law) -> int:
-        if law.size == 1:
-            return law.token(0)
+    def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
+        if distribution.size == 1:
+            return distribution.token(0)
         raise NotImplementedError("Gumbel noise is continuous: `match` is proved by token identity instead")
 
     def gumbel(self, position: int, ids: torch.Tensor) -> torch.Tensor:
@@ -60,40 +60,40 @@ class EnumeratingCoins:
         return index
 
 
-def enumerate_law(run: Callable[[Coins], Hashable], most: int = 200_000) -> dict[Hashable, float]:
-    """The exact law of what ``run`` returns, over all outcomes of its coins (depth-first).
+def enumerate_distribution(run: Callable[[RandomSource], Hashable], most: int = 200_000) -> dict[Hashable, float]:
+    """The exact distribution of what ``run`` returns, over all outcomes of its random draws (depth-first).
     Raises RuntimeError beyond ``most`` outcomes."""
-    law: dict[Hashable, float] = defaultdict(float)
+    distribution: dict[Hashable, float] = defaultdict(float)
     script: list[int] = []
     for _ in range(most):
-        coins = EnumeratingCoins(script)
-        law[run(coins)] += coins.weight
-        choices = coins.choices
+        rng = EnumeratingRandomSource(script)
+        distribution[run(rng)] += rng.weight
+        choices = rng.choices
         while choices and choices[-1][0] + 1 == choices[-1][1]:
             choices.pop()
         if not choices:
-            return dict(law)
+            return dict(distribution)
         script = [branch for branch, _ in choices]
         script[-1] += 1
     raise RuntimeError(f"more than {most} outcomes: make the case smaller")
 
 
-def plain_law(
+def plain_distribution(
     logits_of: LogitsOf, pipeline: LogitsPipeline, prompt: Sequence[int], count: int
 ) -> dict[tuple[int, ...], float]:
-    """The law of the next ``count`` tokens under the target alone, multiplied out without a cache."""
-    law: dict[tuple[int, ...], float] = {(): 1.0}
+    """The distribution of the next ``count`` tokens under the target alone, multiplied out without a cache."""
+    distribution: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(count):
         longer: dict[tuple[int, ...], float] = {}
-        for tokens, weight in law.items():
+        for tokens, weight in distribution.items():
             prefix = (*prompt, *tokens)
-            step = pipeline.law(torch.as_tensor(logits_of(prefix), dtype=torch.float64), prefix)
+            step = pipeline.distribution(torch.as_tensor(logits_of(prefix), dtype=torch.float64), prefix)
             for index, prob in enumerate(step.probs.tolist()):
                 if prob > 0:
                     continued = (*tokens, step.token(index))
                     longer[continued] = weight * prob
-        law = longer
-    return law
+        distribution = longer
+    return distribution
 
 
 def total_variation(one: Mapping[Any, float], other: Mapping[Any, float]) -> float:

@@ -56,7 +56,7 @@ def toy_checkpoint(
             f"{at}hidden_norm.weight": (hidden,),
             "norm.weight": (hidden,),
         }
-    # Small enough that the laws are not all but certain.
+    # Small enough that the distributions are not all but certain.
     tensors = {
         name: torch.randn(shape, generator=generator, dtype=_KIND) / math.sqrt(shape[-1])
         for name, shape in shapes.items()

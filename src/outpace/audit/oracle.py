@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..core.protocols import Runtime
-from ..core.types import Chunk, Law, SamplingParams
+from ..core.types import Chunk, Distribution, SamplingParams
 from ..kernels.sampling import Sampler
 from ..runtimes.loading import LoadedModel
 from ..sampling.grammar import Grammars
 from ..sampling.pipeline import Pipeline
-from ..sampling.random_source import KeyedCoins
+from ..sampling.random_source import KeyedRandomSource
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Oracle:
             self._rows[key] = runtime.forward([chunk], cache).logits[0][0].clone()
         return self._rows[key]
 
-    def law(self, tokens: Sequence[int], params: SamplingParams, prompt_length: int = 0) -> Law:
-        """The target's law after ``tokens``, of which the first ``prompt_length`` are the prompt."""
-        return Pipeline(params, prompt_length, grammars=self._grammars).law(self.logits(tokens), tokens)
+    def distribution(self, tokens: Sequence[int], params: SamplingParams, prompt_length: int = 0) -> Distribution:
+        """The target's distribution after ``tokens``, of which the first ``prompt_length`` are the prompt."""
+        return Pipeline(params, prompt_length, grammars=self._grammars).distribution(self.logits(tokens), tokens)
 
     def answer(self, prompt: Sequence[int], params: SamplingParams) -> Answer:
         """Plain decoding under ``match``."""
-        coins = KeyedCoins(params.seed or 0, sampler=self._sampler)
+        rng = KeyedRandomSource(params.seed or 0, sampler=self._sampler)
         tokens: list[int] = []
         while (ended := self.ended(prompt, tokens, params)).finish_reason is None:
             text = [*prompt, *tokens]
-            tokens.append(coins.gumbel_argmax(len(text), self.law(text, params, len(prompt))))
+            tokens.append(rng.gumbel_argmax(len(text), self.distribution(text, params, len(prompt))))
         return ended
 
     def ended(self, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams) -> Answer:

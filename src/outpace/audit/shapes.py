@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..core.protocols import Drafter, LogitsPipeline, Session
-from ..core.types import Forward, Law, Proposal, Verdict
+from ..core.types import Distribution, Forward, Proposal, Verdict
 from .drive import plain
 from .toy import LogitsOf
 
@@ -81,7 +81,7 @@ def right_first(target: LogitsOf, vocab_size: int, right: int | Callable[[Sessio
     """A full chain whose first ``right`` tokens are what plain decoding will say, and the next is not."""
 
     def propose(one: Session, budget: int) -> Proposal:
-        tokens = plain(target, one.coins, one.params, one.tokens, budget, generated=len(one.generated))
+        tokens = plain(target, one.rng, one.params, one.tokens, budget, generated=len(one.generated))
         wrong = right if isinstance(right, int) else right(one)
         for i in range(wrong, budget):
             tokens[i] = (tokens[i] + 1) % vocab_size
@@ -90,9 +90,9 @@ def right_first(target: LogitsOf, vocab_size: int, right: int | Callable[[Sessio
     return propose
 
 
-def law_after(logits_of: LogitsOf, pipeline: LogitsPipeline, prefix: Sequence[int]) -> Law:
-    """The law that a pipeline makes of a toy's logits."""
-    return pipeline.law(torch.as_tensor(logits_of(tuple(prefix)), dtype=torch.float64), prefix)
+def distribution_after(logits_of: LogitsOf, pipeline: LogitsPipeline, prefix: Sequence[int]) -> Distribution:
+    """The distribution that a pipeline makes of a toy's logits."""
+    return pipeline.distribution(torch.as_tensor(logits_of(tuple(prefix)), dtype=torch.float64), prefix)
 
 
 class _Tree:
@@ -118,19 +118,19 @@ class _Tree:
 def sampled_tree(
     draft: LogitsOf, widths: Sequence[int], *, replacement: bool, pipeline: LogitsPipeline | None = None
 ) -> ProposeOne:
-    """Siblings drawn from the draft's law, each with the law of its own draw."""
+    """Siblings drawn from the draft's distribution, each with the distribution of its own draw."""
 
     def propose(one: Session, budget: int) -> Proposal:
         def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
-            law: Law | None = law_after(draft, pipeline or one.pipeline, tree.prefix(parent))
+            distribution: Distribution | None = distribution_after(draft, pipeline or one.pipeline, tree.prefix(parent))
             seen: list[int] = []
             for _ in range(width):
                 if not replacement and seen:
-                    assert law is not None
-                    law = law.without(seen)
-                if law is None:
+                    assert distribution is not None
+                    distribution = distribution.without(seen)
+                if distribution is None:
                     return
-                seen.append(one.record.tokens[one.draw(law, parent)])
+                seen.append(one.record.tokens[one.draw(distribution, parent)])
 
         return _Tree(one).grow(widths, budget, children)
 
@@ -153,7 +153,7 @@ def top_tree(draft: LogitsOf, widths: Sequence[int]) -> ProposeOne:
 
 def mixture(chosen: LogitsOf, draft: LogitsOf, depth: int, *, keep_duplicates: bool) -> ProposeOne:
     """At every node a chosen token first, then a drawn one. The drawn one either cannot repeat the chosen
-    one, because its law leaves it out, or may repeat it and is submitted all the same."""
+    one, because its distribution leaves it out, or may repeat it and is submitted all the same."""
 
     def propose(one: Session, budget: int) -> Proposal:
         def children(tree: _Tree, parent: int, width: int, level: int) -> None:
@@ -161,11 +161,11 @@ def mixture(chosen: LogitsOf, draft: LogitsOf, depth: int, *, keep_duplicates: b
                 return
             first = int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax())
             tree.record.add(first, parent)
-            law: Law | None = law_after(draft, one.pipeline, tree.prefix(parent))
-            if law is not None and not keep_duplicates:
-                law = law.without([first])
-            if width > 1 and law is not None:
-                one.draw(law, parent)
+            distribution: Distribution | None = distribution_after(draft, one.pipeline, tree.prefix(parent))
+            if distribution is not None and not keep_duplicates:
+                distribution = distribution.without([first])
+            if width > 1 and distribution is not None:
+                one.draw(distribution, parent)
 
         return _Tree(one).grow([2] * depth, budget, children)
 
@@ -178,7 +178,7 @@ def mixed_chain(chosen: LogitsOf, draft: LogitsOf, drawn: Sequence[bool]) -> Pro
     def propose(one: Session, budget: int) -> Proposal:
         def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
             if width > 0 and drawn[depth]:
-                one.draw(law_after(draft, one.pipeline, tree.prefix(parent)), parent)
+                one.draw(distribution_after(draft, one.pipeline, tree.prefix(parent)), parent)
             elif width > 0:
                 tree.record.add(int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax()), parent)
 

@@ -1,8 +1,8 @@
 """Section ``soak``: random configurations on the tiny pair, each compared with the naive oracle.
 
 A case is a function of (seed, number), so that one command reproduces it. Under ``match``, and wherever one token has
-all the mass, every answer must be the oracle's. Elsewhere what any law obeys is checked: each token lies in the
-target's support, and the answer ends where it must, for the reason it gives.
+all the mass, every answer must be the oracle's. Elsewhere what any distribution obeys is checked: each token lies in
+the target's support, and the answer ends where it must, for the reason it gives.
 """
 
 from __future__ import annotations
@@ -176,12 +176,12 @@ def run_case(seed: int, number: int) -> list[str]:
         options={"min_match": 1} if one.drafter == "lookup" else None,
     )
     if one.tight:
-        shares, context = engine._admission.shares, target.runtime.context
+        cache_users, context = engine._admission.cache_users, target.runtime.context
         limits = [
             min(context, len(r.prompt) + (context if r.params.max_tokens is None else r.params.max_tokens))
             for r in one.requests
         ]
-        engine._admission.most_bytes = sum(share.bytes_for(max(limits)) for share in shares)
+        engine._admission.most_bytes = sum(share.bytes_for(max(limits)) for share in cache_users)
     wrong: list[str] = []
     if one.streamed:
         results = _streamed(engine, one, wrong)
@@ -242,7 +242,7 @@ def _faults(one: Case, request: Request, result: Result, oracle: Oracle) -> list
                 f"{_said(result)}, the oracle {expected.text!r} {expected.token_ids} {expected.finish_reason}"
             )
     else:
-        faults += _law_abiding(request, result, oracle)
+        faults += _distribution_abiding(request, result, oracle)
     cancelled = result.finish_reason == "cancelled"
     if cancelled and request.cancel_after is None:
         faults.append("cancelled, and nobody had asked for it")
@@ -277,12 +277,12 @@ def _is_tie(one: Case, request: Request, result: Result, expected: Answer) -> bo
     return gap is not None and gap < _TIE
 
 
-def _law_abiding(request: Request, result: Result, oracle: Oracle) -> list[str]:
+def _distribution_abiding(request: Request, result: Result, oracle: Oracle) -> list[str]:
     """What holds for any draw: the support of every token, and the ends."""
     prompt, params, tokens = request.prompt, request.params, result.token_ids
     faults = []
     for i, token in enumerate(tokens):
-        if not oracle.law([*prompt, *tokens[:i]], params, len(prompt)).prob(token) > 0:
+        if not oracle.distribution([*prompt, *tokens[:i]], params, len(prompt)).prob(token) > 0:
             faults.append(f"token {i}, {token}, has no probability there")
     if tokens and (early := oracle.ended(prompt, tokens[:-1], params)).finish_reason is not None:
         faults.append(f"{_said(result)}, but it should have ended at {early.token_ids}")

@@ -1,5 +1,5 @@
-"""Section ``statistical``: on a real model and with the coins that are really used, the first tokens of many seeds
-follow the target's exact law.
+"""Section ``statistical``: on a real model and with the random draws that are really used, the first tokens of many
+seeds follow the target's exact distribution.
 
 The models run once for each text that comes up: rounds of all seeds share the logits remembered from there, so that
 drafting, verification and commitment are repeated and forward passes are not. What was tested is two tokens an answer,
@@ -22,11 +22,11 @@ from ..kernels.native import open_library
 from ..kernels.sampling import Sampler
 from ..runtimes.loading import LoadedModel
 from ..sampling.pipeline import Pipeline
-from ..sampling.random_source import KeyedCoins
+from ..sampling.random_source import KeyedRandomSource
 from . import broken
 from .checks import Check, Options
 from .drive import admit, commit_until, finish, session
-from .engines.distributions import Evidence, against_law
+from .engines.distributions import Evidence, against_distribution
 from .equality import PROMPTS
 from .toy import LogitsOf, ToyRuntime
 
@@ -62,7 +62,7 @@ class Remembered:
 
 
 def checks(options: Options) -> Iterator[Check]:
-    """Each rule against the exact law at two settings, and wrong rules that must stand out."""
+    """Each rule against the exact distribution at two settings, and wrong rules that must stand out."""
     target, draft = options.target, options.draft
     assert target is not None
     if draft is None:
@@ -110,21 +110,19 @@ def _evidence(
         drafter = DraftModel(_runtime(draft_logits, draft))
         loop = Loop(_runtime(target_logits, target), drafter, rule, commit_until(count=_COUNT))
         for seed in range(first_seed, first_seed + seeds):
-            coins = KeyedCoins(seed, sample=number, sampler=sampler)
-            one = session(
-                seed, count=_COUNT, gamma=_GAMMA, coins=coins, params=params, prompt=prompt[-1:], spare=_GAMMA
-            )
+            rng = KeyedRandomSource(seed, sample=number, sampler=sampler)
+            one = session(seed, count=_COUNT, gamma=_GAMMA, rng=rng, params=params, prompt=prompt[-1:], spare=_GAMMA)
             admit(loop, [one])
             finish(loop, [one])
             samples.append((number, *one.generated))
 
-    def law(prefix: tuple[int, ...]) -> Tensor:
+    def distribution(prefix: tuple[int, ...]) -> Tensor:
         number, *tail = prefix
         logits, _, prompt = texts[number]
         text = (prompt[-1], *tail)
-        return pipeline.law(torch.as_tensor(logits(text)), text).dense(target.runtime.vocab_size)
+        return pipeline.distribution(torch.as_tensor(logits(text)), text).dense(target.runtime.vocab_size)
 
-    return against_law(samples, law, range(1, _COUNT + 1), LEVEL)
+    return against_distribution(samples, distribution, range(1, _COUNT + 1), LEVEL)
 
 
 def _runtime(logits_of: LogitsOf, model: LoadedModel) -> ToyRuntime:
@@ -135,7 +133,7 @@ def _check(name: str, found: Evidence, answers: int) -> Check:
     if found.p_value is None:
         return Check("statistical", name, False, f"{answers} answers were too few to say anything", _values(found))
     note = f"p = {found.p_value:.3f} over {answers} answers (fails below {LEVEL:.0e}; "
-    note += f"a law off by {found.detectable or 1:.3f} would fail with 90%)"
+    note += f"a distribution off by {found.detectable or 1:.3f} would fail with 90%)"
     return Check("statistical", name, found.p_value >= LEVEL, note, _values(found))
 
 

@@ -92,7 +92,7 @@ def compare(
     for other in workload.tuning() if calibrate else ():
         text = [{"role": "user", "content": other.text}] if engine.target.chat_template else other.text
         race(engines, text, SamplingParams(max_tokens=_CALIBRATION_TOKENS, ignore_eos=True), depths, "calibration")
-    known = engine.prices.pass_seconds() if engine.prices else None
+    known = engine.cost_model.pass_seconds() if engine.cost_model else None
     runs: dict[str, list[Result]] = {mode: [] for mode in engines}
     for repeat in range(repeats):
         raced = race(engines, prompt, params, depths, f"repeat {repeat}")

@@ -28,7 +28,7 @@ Say = Callable[[str], object]
 @dataclass(frozen=True)
 class Plan:
     """What to measure. ``drafters``: names, and "auto" for the controller's choice among all of them; ``gammas``:
-    drafted tokens a round, None for the controller's choice. ``threads``: of the peers. ``believed``: see `load`."""
+    drafted tokens a round, None for the controller's choice. ``threads``: of the peers. ``prior``: see `load`."""
 
     target: LoadedModel
     draft: LoadedModel | None
@@ -42,7 +42,7 @@ class Plan:
     threads: int
     peers: Sequence[str] = ()
     peers_folder: Path = Path(".peers")
-    believed: Mapping[str, float] | None = None
+    prior: Mapping[str, float] | None = None
 
 
 def run(plan: Plan, save: Path | None, say: Say) -> Measurement:
@@ -111,7 +111,7 @@ def contenders(plan: Plan) -> tuple[Engine, list[Contender]]:
         drafter=[name for name in names if name is not None] or None,
         controller="auto" if None in plan.gammas else "fixed",
         accept=plan.accept,
-        believed=plan.believed,
+        prior=plan.prior,
     )
     found: list[Contender] = [Ours(PLAIN, engine, gamma=0)]
     for name in plan.drafters:

@@ -39,11 +39,11 @@ def best_gamma(alpha: float, c: float, v: Callable[[float], float] = lambda rows
 def by_chance(alphas: float | Sequence[float], seed: int = 0) -> Draft:
     """Drafts that stand with chance ``alphas[depth]`` (the last one from there on), given that the one before did."""
     chances = [alphas] if isinstance(alphas, (int, float)) else list(alphas)
-    coins = random.Random(seed)
+    rng = random.Random(seed)
 
     def draft(position: int, allowed: int) -> tuple[int, int]:
         stood = 0
-        while stood < allowed and coins.random() < chances[min(stood, len(chances) - 1)]:
+        while stood < allowed and rng.random() < chances[min(stood, len(chances) - 1)]:
             stood += 1
         return allowed, stood
 
@@ -133,14 +133,14 @@ def simulate(
     tokens the answer was allowed. ``number``: the session's. ``noise``: a factor for the seconds of each part of a
     round."""
     most = tokens if limit is None else limit
-    nobody: Any = None  # a simulated session has no logits, coins or rule
+    nobody: Any = None  # a simulated session has no logits, random draws or rule
     session = Session(
         id=number,
         tokens=[0] * prompt,
         prompt_length=prompt,
         params=SamplingParams(),
         pipeline=nobody,
-        coins=nobody,
+        rng=nobody,
         limit=prompt + most,
         gamma=gamma,
         drafters={name: cast(Drafter, draft) for name, draft in drafts.items()},  # only for their forecasts

@@ -58,7 +58,7 @@ class Found:
     drafted: int = 0
     alpha: float | None = None
     tokens_a_pass: float | None = None
-    believed: dict[str, float] = field(default_factory=dict)
+    prior: dict[str, float] = field(default_factory=dict)
     error: str = ""
 
     @property
@@ -75,8 +75,8 @@ class Found:
 
 def lower_end(ratios: Sequence[float]) -> float | None:
     """Lower end of the narrowest interval between two of the ratios, as far from the lowest as from the highest, that
-    holds their median with a probability of 95% (the sign test's: no law of the ratios is assumed). None for fewer
-    than 6 ratios, which are too few for any."""
+    holds their median with a probability of 95% (the sign test's: no distribution of the ratios is assumed). None for
+    fewer than 6 ratios, which are too few for any."""
     n, k, below = len(ratios), 0, 0.5 ** len(ratios)
     while 1 - 2 * below >= _SURE:  # below: P(at most k of n lie under the median)
         k += 1
@@ -150,7 +150,7 @@ def try_way(
     found.predicted = statistics.median(predicted) if predicted else None
     controller = engine.controller
     assert isinstance(controller, AutoController)
-    found.believed = controller.believed("repeat 0")
+    found.prior = controller.prior("repeat 0")
     return found, engine
 
 
@@ -177,7 +177,7 @@ def plan_of(target: str, ranked: Sequence[Found], threads: int | None, **setting
     if best is None or not best.faster:
         return Plan(target, drafter="none", gamma=0, controller="fixed", threads=threads, machine=machine(),
                     measured=rows, **settings)  # type: ignore[arg-type]  # fmt: skip
-    return Plan(target, draft=best.way.draft, drafter=best.way.drafter, threads=threads, believed=best.believed,
+    return Plan(target, draft=best.way.draft, drafter=best.way.drafter, threads=threads, prior=best.prior,
                 machine=machine(), measured=rows, **settings)  # type: ignore[arg-type]  # fmt: skip
 
 

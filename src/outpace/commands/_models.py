@@ -92,7 +92,7 @@ def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more
     from ..core.errors import ParameterError
     from ..engine.build import default_drafters, load
 
-    believed = follow_plan(args) if args.plan else None
+    prior = follow_plan(args) if args.plan else None
     set_threads(args.threads)
     target = args.target or default
     names = [name.strip() for name in args.drafter.split(",")] if args.drafter else []
@@ -111,7 +111,7 @@ def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more
                                  f"but {', '.join(chosen)} is used")  # fmt: skip
         options[field.name] = value
     return load(target, draft, drafter=names or None, gamma=args.gamma, controller=controller,
-                believed=believed, accept=args.accept, weights=args.weights,
+                prior=prior, accept=args.accept, weights=args.weights,
                 draft_weights=args.draft_weights, draft_head=args.draft_head, backend=args.backend,
                 threads=args.threads, context=args.context,
                 special_tokens_in_messages=args.special_tokens_in_messages, options=options, **more)  # type: ignore[arg-type]  # fmt: skip
@@ -127,10 +127,10 @@ def follow_plan(args: argparse.Namespace) -> dict[str, float]:
     if args.target not in (None, plan.target):
         raise ParameterError(f"{args.plan} is a plan for {plan.target}, not for {args.target}; tune that one")
     for name, value in plan.arguments().items():
-        if name != "believed" and getattr(args, name) in (None, "auto"):
+        if name != "prior" and getattr(args, name) in (None, "auto"):
             setattr(args, name, value)
     args.controller = args.controller or plan.controller
-    return dict(plan.believed)
+    return dict(plan.prior)
 
 
 def _drafter_options() -> list[tuple[str, dataclasses.Field]]:  # type: ignore[type-arg]

@@ -17,16 +17,16 @@ from ._output import check_output, write_output
 if TYPE_CHECKING:
     from ..audit.checks import Check, Options
 
-_SECTIONS = """exact: the output's law by enumerating every outcome of the coins; broken: faults that must be caught;
+_SECTIONS = """exact: the output's distribution by enumerating every random draw; broken: faults that must be caught;
 equality: tokens and bits of the logits against plain decoding; statistical: the first tokens of many seeds against the
-exact law; soak: random configurations against a naive oracle, on the tiny pair"""
+exact distribution; soak: random configurations against a naive oracle, on the tiny pair"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--quick", action="store_true", help="a part of every grid, within a minute")
     parser.add_argument("--only", action="append", metavar="SECTION", help=f"one section; repeatable. {_SECTIONS}")
-    parser.add_argument("--seed", type=int, default=0, help="of coins, and of the soak's random cases (0)")
+    parser.add_argument("--seed", type=int, default=0, help="of random draws, and of the soak's random cases (0)")
     parser.add_argument("--json", metavar="FILE", help="also write everything as JSON; -: print that and nothing else")
     parser.add_argument("--soak-cases", type=int, metavar="N", help="how many random configurations (2000; quick 30)")
     parser.add_argument("--soak-case", type=int, metavar="N", help="run one random configuration, and describe it")

@@ -88,7 +88,7 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
     from ..core.errors import ParameterError
     from ..runtimes.loading import load_draft, load_model
 
-    believed = follow_plan(args) if args.plan else None
+    prior = follow_plan(args) if args.plan else None
     set_threads(args.threads)
     for name in ("max_tokens", "repeat"):
         if getattr(args, name) < 1:
@@ -133,7 +133,7 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
         threads=args.threads or torch.get_num_threads(),
         peers=peers,
         peers_folder=Path(args.peers_folder),
-        believed=believed,
+        prior=prior,
     )
     say = (lambda line: None) if args.quiet else (lambda line: print(line, file=sys.stderr, flush=True))
     return session.run(plan, Path(args.json) if args.json else None, say)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .timing import Prices
+from .timing import CostModel
 
 _HOPELESS = 0.8  # so far below the best rate, more nodes will not reach it again
 
 
 @dataclass(frozen=True)
-class Option:
+class Candidate:
     """What one session may do this round. ``standing``, ``coming``: for each node, by place, the chances that it
     stands and that it is proposed (:mod:`.acceptance`). ``entries``: cached tokens. ``least``: nodes that it drafts
     in any case."""
@@ -25,7 +25,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Share:
+class Allocation:
     """Nodes for each session, the tokens expected from the round, and its seconds. ``more``: seconds that each
     node adds, on average: rows do not cost alike, but in steps."""
 
@@ -43,32 +43,32 @@ class Share:
 class _Round:
     """A round that is made larger node by node."""
 
-    def __init__(self, options: Sequence[Option], prices: Prices) -> None:
-        self._options, self._prices = options, prices
-        self.nodes = [0] * len(options)
-        self.tokens = self._rows = float(len(options))
-        parts = [prices.attention(option.entries) for option in options]
+    def __init__(self, candidates: Sequence[Candidate], cost_model: CostModel) -> None:
+        self._options, self._prices = candidates, cost_model
+        self.nodes = [0] * len(candidates)
+        self.tokens = self._rows = float(len(candidates))
+        parts = [cost_model.attention(candidate.entries) for candidate in candidates]
         self._attention, self._each = sum(one for one, _ in parts), [more for _, more in parts]
         self._depths: dict[str, list[int]] = {}  # by drafter: sessions that take part in each step
         self._steps: dict[str, float] = {}
 
     def _one_more(self, i: int) -> tuple[float, float]:
         """The chance that the session's next node is proposed, and the drafting steps that it adds."""
-        option, place = self._options[i], self.nodes[i]
-        depths = self._depths.get(option.drafter, [])
+        candidate, place = self._options[i], self.nodes[i]
+        depths = self._depths.get(candidate.drafter, [])
         taking_part = depths[place] if place < len(depths) else 0
         step = self._prices.step
-        wider = step(option.drafter, taking_part + 1) - step(option.drafter, taking_part)
+        wider = step(candidate.drafter, taking_part + 1) - step(candidate.drafter, taking_part)
         # Of a drafter that stops early, the steps that it is expected to make; looking is one in any case.
-        return option.coming[place], wider * (option.coming[place - 1] if place else 1.0)
+        return candidate.coming[place], wider * (candidate.coming[place - 1] if place else 1.0)
 
     def worth(self, i: int, row: float) -> float:
         """Tokens a second that the session's next node brings, where a row costs ``row`` seconds."""
-        option = self._options[i]
+        candidate = self._options[i]
         coming, steps = self._one_more(i)
-        drafting, before = self._prices.drafting, self._steps.get(option.drafter, 0.0)
-        cost = coming * (row + self._each[i]) + drafting(option.drafter, before + steps)
-        return option.standing[self.nodes[i]] / max(1e-12, cost - drafting(option.drafter, before))
+        drafting, before = self._prices.drafting, self._steps.get(candidate.drafter, 0.0)
+        cost = coming * (row + self._each[i]) + drafting(candidate.drafter, before + steps)
+        return candidate.standing[self.nodes[i]] / max(1e-12, cost - drafting(candidate.drafter, before))
 
     def row(self) -> float:
         """Seconds of one more row."""
@@ -76,40 +76,40 @@ class _Round:
         return max(0.0, target(self._rows + 1, self._attention) - target(self._rows, self._attention))
 
     def add(self, i: int) -> None:
-        option, place = self._options[i], self.nodes[i]
+        candidate, place = self._options[i], self.nodes[i]
         coming, steps = self._one_more(i)
         self.nodes[i] += 1
-        self.tokens += option.standing[place]
+        self.tokens += candidate.standing[place]
         self._rows += coming
         self._attention += coming * self._each[i]
-        depths = self._depths.setdefault(option.drafter, [])
+        depths = self._depths.setdefault(candidate.drafter, [])
         if place == len(depths):
             depths.append(0)
         depths[place] += 1
-        self._steps[option.drafter] = self._steps.get(option.drafter, 0.0) + steps
+        self._steps[candidate.drafter] = self._steps.get(candidate.drafter, 0.0) + steps
 
     def seconds(self) -> float:
-        prices = self._prices
-        seconds = prices.target(self._rows, self._attention) + prices.rest(self.tokens)
-        return seconds + sum(prices.drafting(name, steps) for name, steps in self._steps.items())
+        cost_model = self._prices
+        seconds = cost_model.target(self._rows, self._attention) + cost_model.rest(self.tokens)
+        return seconds + sum(cost_model.drafting(name, steps) for name, steps in self._steps.items())
 
 
-def share(options: Sequence[Option], prices: Prices) -> Share:
+def allocate(candidates: Sequence[Candidate], cost_model: CostModel) -> Allocation:
     """The nodes that make the round's expected tokens a second the most. Nodes are taken in the order of what they
     bring for what they cost, within a session in their own order; all cases of "the first so many" are compared,
     because the cost of rows is no convex curve."""
-    round_ = _Round(options, prices)
-    for i, option in enumerate(options):
-        for _ in range(option.least):
+    round_ = _Round(candidates, cost_model)
+    for i, candidate in enumerate(candidates):
+        for _ in range(candidate.least):
             round_.add(i)
     nodes, tokens, seconds = list(round_.nodes), round_.tokens, round_.seconds()
     count, before = sum(nodes), seconds
-    open_ = [i for i, option in enumerate(options) if option.most > option.least]
+    open_ = [i for i, candidate in enumerate(candidates) if candidate.most > candidate.least]
     while open_:
         now_row = round_.row()
         i = open_[0] if len(open_) == 1 else max(open_, key=lambda i: round_.worth(i, now_row))
         round_.add(i)
-        if round_.nodes[i] == options[i].most:
+        if round_.nodes[i] == candidates[i].most:
             open_.remove(i)
         now = round_.seconds()
         if round_.tokens * seconds > tokens * now:
@@ -117,10 +117,10 @@ def share(options: Sequence[Option], prices: Prices) -> Share:
         elif round_.tokens * seconds < _HOPELESS * tokens * now:
             break
     more = (seconds - before) / (sum(nodes) - count) if sum(nodes) > count else 0.0
-    return Share(nodes, tokens, seconds, more)
+    return Allocation(nodes, tokens, seconds, more)
 
 
-def plain(options: Sequence[Option], prices: Prices) -> Share:
+def plain(candidates: Sequence[Candidate], cost_model: CostModel) -> Allocation:
     """The round without drafting."""
-    only = [Option(option.drafter, option.entries) for option in options]
-    return share(only, prices)
+    only = [Candidate(candidate.drafter, candidate.entries) for candidate in candidates]
+    return allocate(only, cost_model)

@@ -2,8 +2,8 @@
 
 A round's expected tokens come from :mod:`.acceptance`, or from a drafter's own forecast, its seconds from
 :mod:`.timing`, and :mod:`.allocation` finds the nodes that bring the most tokens a second; none at all is always among
-the choices. Everything it knows comes from rounds that are over, so that the law of the output stays the target's
-(``outpace audit`` enumerates it).
+the choices. Everything it knows comes from rounds that are over, so that the distribution of the output stays the
+target's (``outpace audit`` enumerates it).
 
 It also decides when a drafter reads the text: a draft model must read the prompt before it can draft, which is
 worth it only when enough of the answer is still to come.
@@ -21,10 +21,10 @@ from time import perf_counter
 from ..core.protocols import Session
 from ..core.types import Proposal, RoundSeconds, Verdict
 from .acceptance import Acceptance, Guess
-from .allocation import Option, Share, plain, share
+from .allocation import Allocation, Candidate, allocate, plain
 from .costs import PassCosts
 from .lengths import Lengths
-from .timing import Prices
+from .timing import CostModel
 
 _MARGIN = 1.02  # drafting must promise this much, or the round is plain
 _PAYS = 1.5  # reading the text must be expected to pay so many times over,
@@ -85,7 +85,7 @@ def _forget(known: dict[int, _Known], number: int, gone: weakref.ref[Session]) -
 class AutoController:
     """Decides nodes a round for adaptive sessions (the Controller protocol).
 
-    ``target``: costs of the target's passes. ``drafts``: costs of the models behind drafters. ``believed``: P(a draft
+    ``target``: costs of the target's passes. ``drafts``: costs of the models behind drafters. ``prior``: P(a draft
     stands) of a drafter that has not been seen at work, by its name. ``clock``: seconds, for its own time.
     """
 
@@ -93,13 +93,13 @@ class AutoController:
         self,
         target: PassCosts,
         drafts: Mapping[str, PassCosts],
-        believed: Mapping[str, float] | None = None,
+        prior: Mapping[str, float] | None = None,
         *,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._clock = clock
-        self.prices = Prices(target, drafts)
-        self._believed = dict(believed or {})
+        self.cost_model = CostModel(target, drafts)
+        self._prior = dict(prior or {})
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
         self._known: dict[int, _Known] = {}
         self._last: tuple[list[int], list[int]] = ([], [])
@@ -123,20 +123,22 @@ class AutoController:
             one.budget, one.text, one.read_seconds = budget, len(session.tokens), session.report.seconds_draft_prefill
         return out
 
-    def believed(self, tenant: str = "") -> dict[str, float]:
+    def prior(self, tenant: str = "") -> dict[str, float]:
         """P(a draft stands) of each drafter that was at work, given that it was proposed."""
         seen = self._tenant(tenant).acceptance
         return {name: one.stands(0) / max(one.stands(0), one.comes(0)) for name, one in seen.items() if one.rounds}
 
     def _decide(self, sessions: Sequence[Session], most: Sequence[int], known: Sequence[_Known]) -> list[int]:
         fixed = [
-            self._option(s, k, s.drafter_name, m, least=0 if s.adaptive else m)
+            self._candidate(s, k, s.drafter_name, m, least=0 if s.adaptive else m)
             for s, m, k in zip(sessions, most, known, strict=True)
         ]
-        options = [Option(o.drafter, o.entries) if s.adaptive else o for s, o in zip(sessions, fixed, strict=True)]
-        without = share(options, self.prices)
+        candidates = [
+            Candidate(o.drafter, o.entries) if s.adaptive else o for s, o in zip(sessions, fixed, strict=True)
+        ]
+        without = allocate(candidates, self.cost_model)
         self._once = False
-        choices: dict[int, list[Option]] = {}  # by session: what it may do besides decoding plainly
+        choices: dict[int, list[Candidate]] = {}  # by session: what it may do besides decoding plainly
         for i, (session, one) in enumerate(zip(sessions, known, strict=True)):
             if not session.adaptive or not most[i]:
                 continue
@@ -145,17 +147,17 @@ class AutoController:
                 self._once = True
             else:
                 choices[i] = [self._foreseen(session, one, name, most[i]) for name in session.drafters]
-        chosen = self._choose(sessions, known, options, choices, without)
+        chosen = self._choose(sessions, known, candidates, choices, without)
         for i, mine in choices.items():
-            waiting = [o for o in mine if o is not options[i] and not _forecast(sessions[i], o.drafter)]
-            tried = self._try(sessions[i], known[i], options, i, waiting, chosen.rate)
+            waiting = [o for o in mine if o is not candidates[i] and not _forecast(sessions[i], o.drafter)]
+            tried = self._try(sessions[i], known[i], candidates, i, waiting, chosen.rate)
             if tried is not None:
-                options[i], self._once = tried, True
-            elif options[i] in mine:
-                known[i].wait.pop(options[i].drafter, None)
-            sessions[i].drafter_name = options[i].drafter
-        if any(option.least for option in options):
-            chosen = share(options, self.prices)
+                candidates[i], self._once = tried, True
+            elif candidates[i] in mine:
+                known[i].wait.pop(candidates[i].drafter, None)
+            sessions[i].drafter_name = candidates[i].drafter
+        if any(candidate.least for candidate in candidates):
+            chosen = allocate(candidates, self.cost_model)
         elif chosen.rate < _MARGIN * without.rate:
             return without.nodes
         below = min(0.9, chosen.rate * max(0.0, chosen.more))
@@ -164,56 +166,58 @@ class AutoController:
                 session.stop_below = below if _forecast(session, session.drafter_name) is None else 0.0
         return chosen.nodes
 
-    def _option(self, session: Session, one: _Known, name: str, most: int, least: int = 0) -> Option:
+    def _candidate(self, session: Session, one: _Known, name: str, most: int, least: int = 0) -> Candidate:
         standing, coming = self._acceptance(one, name).forecast(most) if most else ([], [])
-        return Option(name, len(session.tokens) - 1, most, least, standing, coming)
+        return Candidate(name, len(session.tokens) - 1, most, least, standing, coming)
 
-    def _foreseen(self, session: Session, one: _Known, name: str, most: int) -> Option:
+    def _foreseen(self, session: Session, one: _Known, name: str, most: int) -> Candidate:
         """With what the drafter itself knows of the nodes that it would propose, where it does."""
         forecast = _forecast(session, name)
         if forecast is None:
-            return self._option(session, one, name, most)
+            return self._candidate(session, one, name, most)
         try:
             chances = forecast(session, most)[:most]
         except Exception:  # as if it had none; when it proposes, the loop reports what is wrong
-            return self._option(session, one, name, most)
-        return Option(name, len(session.tokens) - 1, len(chances), 0, chances, [1.0] * len(chances))
+            return self._candidate(session, one, name, most)
+        return Candidate(name, len(session.tokens) - 1, len(chances), 0, chances, [1.0] * len(chances))
 
     def _choose(
         self,
         sessions: Sequence[Session],
         known: Sequence[_Known],
-        options: list[Option],
-        choices: Mapping[int, Sequence[Option]],
-        best: Share,
-    ) -> Share:
-        """Put the options that are best together in the place of plain ones, and share out the round. Drafting alone
+        candidates: list[Candidate],
+        choices: Mapping[int, Sequence[Candidate]],
+        best: Allocation,
+    ) -> Allocation:
+        """Put the candidates that are best together in the place of plain ones, and share out the round. Drafting alone
         may not pay where drafting together does, because a draft's step serves all that take part: so all with the
         same drafter come first, and then each on its own."""
-        plainly = list(options)
-        for name in dict.fromkeys(option.drafter for mine in choices.values() for option in mine):
+        plainly = list(candidates)
+        for name in dict.fromkeys(candidate.drafter for mine in choices.values() for candidate in mine):
             trial = list(plainly)
             for i, mine in choices.items():
-                trial[i] = next((option for option in mine if option.drafter == name), plainly[i])
-            found = share(trial, self.prices)
+                trial[i] = next((candidate for candidate in mine if candidate.drafter == name), plainly[i])
+            found = allocate(trial, self.cost_model)
             refused = [i for i in choices if not self._pays(sessions[i], known[i], trial[i], found, best)]
             if refused and found.rate > best.rate:
                 for i in refused:
                     trial[i] = plainly[i]
-                found = share(trial, self.prices)
+                found = allocate(trial, self.cost_model)
             if found.rate > best.rate:
-                options[:], best = trial, found
+                candidates[:], best = trial, found
         for i, mine in choices.items() if len(choices) > 1 else ():
-            for option in (option for option in mine if option is not options[i]):
-                found = share([*options[:i], option, *options[i + 1 :]], self.prices)
-                if found.rate > best.rate and self._pays(sessions[i], known[i], option, found, best):
-                    options[i], best = option, found
+            for candidate in (candidate for candidate in mine if candidate is not candidates[i]):
+                found = allocate([*candidates[:i], candidate, *candidates[i + 1 :]], self.cost_model)
+                if found.rate > best.rate and self._pays(sessions[i], known[i], candidate, found, best):
+                    candidates[i], best = candidate, found
         return best
 
-    def _pays(self, session: Session, one: _Known, option: Option, found: Share, without: Share) -> bool:
+    def _pays(
+        self, session: Session, one: _Known, candidate: Candidate, found: Allocation, without: Allocation
+    ) -> bool:
         """Whether drafting in this way is worth what it takes to read the text first."""
         saved = 1 / without.rate - 1 / found.rate  # seconds a token
-        reading = self.prices.reading(option.drafter, self._behind(session, one, option.drafter))
+        reading = self.cost_model.reading(candidate.drafter, self._behind(session, one, candidate.drafter))
         if saved <= 0 or reading <= 0:
             return saved > 0
         if one.plainly < _PATIENCE * reading and any(_forecast(session, name) for name in session.drafters):
@@ -225,24 +229,30 @@ class AutoController:
         return risk <= _RISK and saved * sum(p * n for p, n in to_come) > _PAYS * reading
 
     def _try(
-        self, session: Session, one: _Known, options: list[Option], i: int, others: Sequence[Option], usual: float
-    ) -> Option | None:
+        self,
+        session: Session,
+        one: _Known,
+        candidates: list[Candidate],
+        i: int,
+        others: Sequence[Candidate],
+        usual: float,
+    ) -> Candidate | None:
         """A drafter that is not the best as far as is known, when what it may lose against the ``usual`` tokens a
         second has been saved up, and its reading would not be what makes this request slow."""
         waiting = [o for o in others if one.rounds >= one.again.get(o.drafter, 0)]
         if not waiting:
             return None
-        option = min(waiting, key=lambda o: one.again.get(o.drafter, 0))
-        nodes = min(_TRY_NODES, option.most)
-        trying = Option(option.drafter, option.entries, nodes, nodes, option.standing, option.coming)
-        found = share([*options[:i], trying, *options[i + 1 :]], self.prices)
-        reading = self.prices.reading(option.drafter, self._behind(session, one, option.drafter))
+        candidate = min(waiting, key=lambda o: one.again.get(o.drafter, 0))
+        nodes = min(_TRY_NODES, candidate.most)
+        trying = Candidate(candidate.drafter, candidate.entries, nodes, nodes, candidate.standing, candidate.coming)
+        found = allocate([*candidates[:i], trying, *candidates[i + 1 :]], self.cost_model)
+        reading = self.cost_model.reading(candidate.drafter, self._behind(session, one, candidate.drafter))
         loss = found.seconds - found.tokens / usual + reading
         if loss > one.tenant.credit or reading > _SLOWER * one.seconds:
             return None
         one.tenant.credit -= max(0.0, loss)
-        one.wait[option.drafter] = min(_LONGEST_WAIT, 2 * one.wait.get(option.drafter, _TRY_AGAIN // 2))
-        one.again[option.drafter] = one.rounds + one.wait[option.drafter]
+        one.wait[candidate.drafter] = min(_LONGEST_WAIT, 2 * one.wait.get(candidate.drafter, _TRY_AGAIN // 2))
+        one.again[candidate.drafter] = one.rounds + one.wait[candidate.drafter]
         return trying
 
     def _behind(self, session: Session, one: _Known, name: str) -> int:
@@ -280,7 +290,7 @@ class AutoController:
         depths: dict[str, list[int]] = {}
         attention = 0.0
         for session, one, proposal, verdict in rounds:
-            first, more = self.prices.attention(one.text - 1)
+            first, more = self.cost_model.attention(one.text - 1)
             attention += first + more * len(proposal)
             if one.budget:
                 name = session.drafter_name
@@ -294,9 +304,9 @@ class AutoController:
         steps = {name: self._steps(name, made) for name, made in depths.items()}
         tokens = [len(verdict.path) + 1 for *_, verdict in rounds]
         rows = sum(len(proposal) + 1 for *_, proposal, _ in rounds)
-        self.prices.observe(rows, attention, steps, sum(tokens), seconds)
+        self.cost_model.observe(rows, attention, steps, sum(tokens), seconds)
         # What may be lost by trying: a part of the time, and of what drafting saves.
-        none = plain([Option("", one.text - 1) for _, one, *_ in rounds], self.prices)
+        none = plain([Candidate("", one.text - 1) for _, one, *_ in rounds], self.cost_model)
         for (session, one, *_), count in zip(rounds, tokens, strict=True):
             passed, alone = sum(seconds[:4]) / len(rounds), none.seconds / len(rounds)
             before = session.report.seconds_prefill if one.rounds == 1 else 0.0
@@ -308,11 +318,11 @@ class AutoController:
         behind = self._behind(session, one, session.drafter_name) - (len(session.tokens) - one.text)
         reading = session.report.seconds_draft_prefill - one.read_seconds
         if reading > 0 and behind > 0:
-            self.prices.observe_reading(session.drafter_name, behind, reading)
+            self.cost_model.observe_reading(session.drafter_name, behind, reading)
 
     def _steps(self, name: str, made: Sequence[int]) -> float:
         """Steps of a drafter in which fewer and fewer sessions take part, in steps of one session."""
-        return sum(self.prices.step(name, sum(n > depth for n in made)) for depth in range(max(made)))
+        return sum(self.cost_model.step(name, sum(n > depth for n in made)) for depth in range(max(made)))
 
     def _acceptance(self, one: _Known, name: str) -> Acceptance:
         if name not in one.acceptance:
@@ -322,7 +332,7 @@ class AutoController:
     def _together(self, tenant: _Tenant, name: str) -> Acceptance:
         """What all sessions of a tenant have shown of a drafter."""
         if name not in tenant.acceptance:
-            guess = Guess(self._believed.get(name, _BELIEVED))
+            guess = Guess(self._prior.get(name, _BELIEVED))
             tenant.acceptance[name] = Acceptance(guess, keep=0.998, trust=_TRUST)
         return tenant.acceptance[name]
 

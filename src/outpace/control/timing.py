@@ -115,7 +115,7 @@ class Line:
             self.first, self.step = 0.0, sxy / sxx
 
 
-class Prices:
+class CostModel:
     """What a round costs now: curves measured at load, corrected by the clock of every round since.
 
     ``drafts``: the costs of the models behind drafters, by the drafter's name; what other drafters cost is learnt
@@ -208,7 +208,7 @@ class Watch:
     once it has ``prices`` to correct."""
 
     def __init__(self) -> None:
-        self.prices: Prices | None = None
+        self.cost_model: CostModel | None = None
 
     def budgets(self, sessions: Sequence[Session], most: Sequence[int]) -> list[int]:
         """As many nodes as are allowed."""
@@ -222,14 +222,14 @@ class Watch:
         seconds: RoundSeconds,
     ) -> None:
         """Learn from a round."""
-        if self.prices is None:
+        if self.cost_model is None:
             return
         attention = 0.0
         for session, proposal, verdict in zip(sessions, proposals, verdicts, strict=True):
-            first, more = self.prices.attention(len(session.tokens) - len(verdict.path) - 2)
+            first, more = self.cost_model.attention(len(session.tokens) - len(verdict.path) - 2)
             attention += first + more * len(proposal)
         rows = sum(len(proposal) + 1 for proposal in proposals)
-        self.prices.observe(rows, attention, {}, sum(len(verdict.path) + 1 for verdict in verdicts), seconds)
+        self.cost_model.observe(rows, attention, {}, sum(len(verdict.path) + 1 for verdict in verdicts), seconds)
 
 
 def _pass_seconds(costs: PassCosts, factors: Mapping[int, float], rows: float, entries: int) -> float:

@@ -22,7 +22,7 @@ def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
     return next(compress(count(), map(ne, one, other)), shortest)
 
 
-class Prefixes:
+class PrefixCache:
     """Slots of ended requests, the least recently used given up first. One tenant's never serve another.
 
     ``most_bytes``: of keys and values that are kept; 0 keeps none.
@@ -80,18 +80,18 @@ class Prefixes:
 
 
 @dataclass(frozen=True)
-class Share:
+class CacheUser:
     """What one model's cache takes of the memory for keys and values. ``entries``: how many of them at most a session
     has there whose text, and what is drafted behind it, reaches so many tokens."""
 
-    prefixes: Prefixes
+    prefix_cache: PrefixCache
     entries: Callable[[int], int]
 
     def bytes_for(self, tokens: int) -> int:
         """Bytes that such a session takes, at most."""
-        return self.prefixes.cache.bytes_for(self.entries(tokens))
+        return self.prefix_cache.cache.bytes_for(self.entries(tokens))
 
 
-def shares_of(drafter: object) -> list[Share]:
-    """A drafter's own caches; none where it has no ``shares``."""
-    return list(drafter.shares()) if hasattr(drafter, "shares") else []
+def cache_users_of(drafter: object) -> list[CacheUser]:
+    """A drafter's own caches; none where it has no ``cache_users``."""
+    return list(drafter.cache_users()) if hasattr(drafter, "cache_users") else []

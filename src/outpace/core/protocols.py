@@ -11,21 +11,21 @@ from torch import Tensor
 from .cache import KVCache
 from .recording import DraftRecord
 from .report import Report
-from .types import Capabilities, Chunk, Forward, Key, Law, Proposal, RoundSeconds, SamplingParams, Verdict
+from .types import Capabilities, Chunk, Distribution, Forward, Key, Proposal, RoundSeconds, SamplingParams, Verdict
 
 
-class Coins(Protocol):
+class RandomSource(Protocol):
     """Randomness that is asked for by name, so that asking again gives the same answer."""
 
     def bernoulli(self, key: Key, prob: float) -> bool:
         """True with probability ``prob``."""
 
-    def categorical(self, key: Key, law: Law) -> int:
-        """A token drawn from ``law``."""
+    def categorical(self, key: Key, distribution: Distribution) -> int:
+        """A token drawn from ``distribution``."""
 
-    def gumbel_argmax(self, position: int, law: Law) -> int:
+    def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
         """The token with the greatest ``log(prob) + noise``, where the noise is standard Gumbel and a
-        function of the absolute position and the token id alone. It is distributed as ``law``."""
+        function of the absolute position and the token id alone. It is distributed as ``distribution``."""
 
     def gumbel(self, position: int, ids: Tensor) -> Tensor:
         """That noise for the token ``ids`` ``[n]`` (ascending int64): ``[n]`` float64."""
@@ -34,8 +34,8 @@ class Coins(Protocol):
 class LogitsPipeline(Protocol):
     """The one place where temperature, truncation, penalties and grammar act, on target and draft alike."""
 
-    def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
-        """The law of the token after ``prefix``, from its row of logits ``[vocab_size]``."""
+    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
+        """The distribution of the token after ``prefix``, from its row of logits ``[vocab_size]``."""
 
 
 class Runtime(Protocol):
@@ -69,7 +69,7 @@ class Session:
     prompt_length: int
     params: SamplingParams
     pipeline: LogitsPipeline
-    coins: Coins
+    rng: RandomSource
     limit: int  # the greatest len(tokens) this session may reach
     slot: int = -1
     cache: KVCache | None = None  # the target's, where ``slot`` is
@@ -92,7 +92,7 @@ class Session:
 
     def begin_draft(self, budget: int | None = None, vocab_size: int | None = None, trees: bool = True) -> None:
         """Start the record of a round's draft: see :class:`DraftRecord`."""
-        self._record = DraftRecord(len(self.tokens), budget, vocab_size, trees, merge=not self.rule.NEEDS_LAWS)
+        self._record = DraftRecord(len(self.tokens), budget, vocab_size, trees, merge=not self.rule.NEEDS_DISTRIBUTIONS)
 
     @property
     def record(self) -> DraftRecord:
@@ -101,16 +101,16 @@ class Session:
             self.begin_draft()
         return self._record
 
-    def draw(self, law: Law, parent: int) -> int:
-        """Draw a draft token from ``law`` behind node ``parent`` (-1: the pending token), and record it.
+    def draw(self, distribution: Distribution, parent: int) -> int:
+        """Draw a draft token from ``distribution`` behind node ``parent`` (-1: the pending token), and record it.
 
         Returns its node number; the token is ``record.tokens[node]``. Every draft token that is drawn comes from here.
         Raises DrafterError, before anything is drawn, where the token could not be submitted.
         """
         record = self.record
-        record.check_room(law, parent)
-        token = self.rule.draw(law, self.coins, len(self.tokens), len(record), len(record.path(parent)))
-        return record.add(token, parent, law if self.rule.NEEDS_LAWS else None)
+        record.check_room(distribution, parent)
+        token = self.rule.draw(distribution, self.rng, len(self.tokens), len(record), len(record.path(parent)))
+        return record.add(token, parent, distribution if self.rule.NEEDS_DISTRIBUTIONS else None)
 
     @property
     def pending(self) -> int:
@@ -136,15 +136,19 @@ class Rule(Protocol):
     def TREES(self) -> bool: ...
 
     @property
-    def NEEDS_LAWS(self) -> bool: ...  # whether drawn tokens must come with the law they were drawn from
+    def NEEDS_DISTRIBUTIONS(
+        self,
+    ) -> bool: ...  # whether drawn tokens must come with the distribution they were drawn from
 
-    def draw(self, law: Law, coins: Coins, base: int, node: int, depth: int) -> int:
-        """Draw a draft token from ``law`` with the coins this rule expects. ``base`` is the number of
+    def draw(self, distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
+        """Draw a draft token from ``distribution`` with the random draws this rule expects. ``base`` is the number of
         tokens before the round, ``depth`` 0 for a child of the pending token."""
 
-    def verify(self, proposal: Proposal, laws: Sequence[Law], coins: Coins, base: int) -> Verdict:
-        """Decide how much of the proposal stands. ``laws[0]`` is the target's law after the pending
-        token, ``laws[i + 1]`` after node ``i``."""
+    def verify(
+        self, proposal: Proposal, distributions: Sequence[Distribution], rng: RandomSource, base: int
+    ) -> Verdict:
+        """Decide how much of the proposal stands. ``distributions[0]`` is the target's distribution after the pending
+        token, ``distributions[i + 1]`` after node ``i``."""
 
 
 class Drafter(Protocol):
@@ -154,8 +158,9 @@ class Drafter(Protocol):
     ``session.tokens[first:first + n]``, after each pass that read some (never the pending token's).
     One that can tell beforehand how far it will be right has ``forecast(session, most)``: the chance that each node
     it would propose now, ``most`` at most, stands. That must follow from the text alone, and be cheap.
-    One that keeps keys and values of its own has ``shares()``, a list of :class:`outpace.core.prefix_cache.Share`: they
-    count as the engine's ``kv_bytes``. Where these run out, a session may end and begin again with a longer text.
+    One that keeps keys and values of its own has ``cache_users()``, a list of
+    :class:`outpace.core.prefix_cache.CacheUser`: they count as the engine's ``kv_bytes``. Where these run out, a
+    session may end and begin again with a longer text.
     """
 
     needs: Sequence[str]  # features of the target that read() and observe() want
@@ -176,8 +181,8 @@ class Drafter(Protocol):
 
 
 class Controller(Protocol):
-    """Decides how much to draft, from what earlier rounds have shown. It never looks at the coins or at
-    what this round draws, so that the law of the output stays the target's."""
+    """Decides how much to draft, from what earlier rounds have shown. It never looks at the random draws or at
+    what this round draws, so that the distribution of the output stays the target's."""
 
     def budgets(self, sessions: Sequence[Session], most: Sequence[int]) -> list[int]:
         """Nodes that each session drafts this round, ``0 .. most[i]``. May set ``drafter_name`` and

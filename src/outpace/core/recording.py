@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .errors import DrafterError
-from .types import Law, Proposal
+from .types import Distribution, Proposal
 
 
 @dataclass
@@ -29,7 +29,7 @@ class DraftRecord:
     merge: bool = False
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    laws: list[Law | None] = field(default_factory=list)
+    distributions: list[Distribution | None] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
     origin: str = ""
     error: Exception | None = None
@@ -37,15 +37,15 @@ class DraftRecord:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def add(self, token: int, parent: int, law: Law | None = None, origin: str = "") -> int:
-        """Record a node; returns its number. ``law``: what it was drawn from, None for a chosen token."""
+    def add(self, token: int, parent: int, distribution: Distribution | None = None, origin: str = "") -> int:
+        """Record a node; returns its number. ``distribution``: what it was drawn from, None for a chosen token."""
         if self.merge:
             for node, other in enumerate(self.tokens):
                 if other == token and self.parents[node] == parent:
                     return node
         self.tokens.append(token)
         self.parents.append(parent)
-        self.laws.append(law)
+        self.distributions.append(distribution)
         self.origins.append(origin or self.origin)
         return len(self.tokens) - 1
 
@@ -53,15 +53,18 @@ class DraftRecord:
         """Nodes from the root down to ``node``; empty for -1."""
         return Proposal(self.tokens, self.parents).path(node)
 
-    def check_room(self, law: Law, parent: int) -> None:
-        """Raise DrafterError where a token drawn from ``law`` behind ``parent`` could not be submitted."""
+    def check_room(self, distribution: Distribution, parent: int) -> None:
+        """Raise DrafterError where a token drawn from ``distribution`` behind ``parent`` could not be submitted."""
         if not -1 <= parent < len(self):
             raise DrafterError(f"a token was to be drawn behind node {parent}, but {len(self)} nodes are recorded")
         if self.budget is not None and len(self) >= self.budget:
             raise DrafterError(f"more tokens were to be drawn than the budget of {self.budget}")
         if not self.trees and parent != len(self) - 1:
             raise DrafterError("a tree was to be drawn, but this runtime or acceptance rule takes chains only")
-        if self.vocab_size is not None and not 0 <= law.token(0) <= law.token(law.size - 1) < self.vocab_size:
+        if (
+            self.vocab_size is not None
+            and not 0 <= distribution.token(0) <= distribution.token(distribution.size - 1) < self.vocab_size
+        ):
             raise DrafterError(f"a draft distribution holds tokens outside the vocabulary of {self.vocab_size}")
 
     def check(self, proposal: Proposal) -> None:
@@ -69,13 +72,17 @@ class DraftRecord:
         other node of it was drawn."""
         count = len(self)
         same = list(proposal.tokens[:count]) == self.tokens and list(proposal.parents[:count]) == self.parents
-        laws = proposal.draft_laws if proposal.draft_laws is not None else [None] * len(proposal)
-        if any(law is not None for law in laws[count:]):
+        distributions = (
+            proposal.draft_distributions if proposal.draft_distributions is not None else [None] * len(proposal)
+        )
+        if any(distribution is not None for distribution in distributions[count:]):
             raise DrafterError(
                 "a proposal holds drawn tokens that are not recorded: draw them with session.draw, so that they can be "
                 "submitted when drafting fails"
             )
-        if not same or any(mine is not law for mine, law in zip(self.laws, laws, strict=False)):
+        if not same or any(
+            mine is not distribution for mine, distribution in zip(self.distributions, distributions, strict=False)
+        ):
             raise DrafterError(
                 "a proposal must begin with the nodes that were drawn, in order and with the distributions that they "
                 "were drawn from; nodes chosen before a draw are recorded with session.record.add"
@@ -83,6 +90,6 @@ class DraftRecord:
 
     def proposal(self) -> Proposal:
         """All that is recorded."""
-        drawn = any(law is not None for law in self.laws)
+        drawn = any(distribution is not None for distribution in self.distributions)
         origins = self.origins if all(self.origins) else None
-        return Proposal(self.tokens, self.parents, self.laws if drawn else None, origins)
+        return Proposal(self.tokens, self.parents, self.distributions if drawn else None, origins)

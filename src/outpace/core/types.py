@@ -14,12 +14,12 @@ from torch import Tensor
 from .errors import DrafterError, ParameterError
 
 
-class Law:
+class Distribution:
     """A distribution over token ids, stored on its support.
 
     Made from ``probs`` ``[s]``, floating point and summing to 1, or from ``scores`` ``[s]``, their logarithms
     up to a constant; either is worked out from the other when first asked for. ``ids``: ``[s]`` int64,
-    ascending, or None when the support is ``0 .. s-1``. Greedy decoding is the law whose support is one token.
+    ascending, or None when the support is ``0 .. s-1``. Greedy decoding is the distribution whose support is one token.
     ``log_total``: works out log(sum(exp(scores))) when first needed, so that one probability does not cost them all.
     """
 
@@ -32,7 +32,7 @@ class Law:
         log_total: Callable[[Tensor], float] | None = None,
     ) -> None:
         if (probs is None) == (scores is None):
-            raise TypeError("a law is made from probs or from scores")
+            raise TypeError("a distribution is made from probs or from scores")
         self._probs, self._scores, self.ids = probs, scores, ids
         self._log_total = log_total
         self._total: float | None = None  # its answer
@@ -73,9 +73,9 @@ class Law:
         return known
 
     @staticmethod
-    def point(token: int, dtype: torch.dtype = torch.float32) -> Law:
-        """All mass on one token: the law of a token that was chosen, not drawn."""
-        return Law(torch.ones(1, dtype=dtype), torch.tensor([token]))
+    def point(token: int, dtype: torch.dtype = torch.float32) -> Distribution:
+        """All mass on one token: the distribution of a token that was chosen, not drawn."""
+        return Distribution(torch.ones(1, dtype=dtype), torch.tensor([token]))
 
     def prob(self, token: int) -> float:
         """Probability of one token."""
@@ -92,21 +92,22 @@ class Law:
             return math.exp(float(self.scores[at]) - self._total)
         return float(self.probs[at])
 
-    def without(self, tokens: Collection[int]) -> Law | None:
-        """The law given that none of ``tokens`` comes: of the siblings of a draw without replacement. None when
-        nothing is left."""
+    def without(self, tokens: Collection[int]) -> Distribution | None:
+        """The distribution given that none of ``tokens`` comes: of the siblings of a draw without replacement. None
+        when nothing is left."""
         if all(self.prob(token) == 0 for token in tokens):
             return self
         ids = torch.arange(self.size) if self.ids is None else self.ids
         kept = ~torch.isin(ids, torch.tensor(list(tokens), dtype=ids.dtype)) & (self.probs > 0)
-        return Law(self.probs[kept] / self.probs[kept].sum(), ids[kept]) if bool(kept.any()) else None
+        return Distribution(self.probs[kept] / self.probs[kept].sum(), ids[kept]) if bool(kept.any()) else None
 
     def token(self, index: int) -> int:
         """The token id at a place of the support."""
         return index if self.ids is None else int(self.ids[index])
 
-    def on(self, other: Law) -> Tensor:
-        """This law's probabilities at the support of ``other``: ``[len(other.probs)]``, in this law's dtype."""
+    def on(self, other: Distribution) -> Tensor:
+        """This distribution's probabilities at the support of ``other``: ``[len(other.probs)]``, in this
+        distribution's dtype."""
         size = other.size
         if self.ids is None:
             if other.ids is None:
@@ -123,7 +124,7 @@ class Law:
 
     def dense(self, vocab_size: int) -> Tensor:
         """``[vocab_size]`` probabilities in float64."""
-        return self.on(Law(torch.empty(vocab_size))).double()
+        return self.on(Distribution(torch.empty(vocab_size))).double()
 
 
 @dataclass(frozen=True)
@@ -131,20 +132,20 @@ class Proposal:
     """Drafted tokens as a tree below the pending token.
 
     ``parents[i]`` is a node number below ``i``, or -1 for the pending token; a chain has parents
-    -1, 0, 1, ... ``draft_laws[i]`` is the law that token ``i`` was drawn from, given its path and its
+    -1, 0, 1, ... ``draft_distributions[i]`` is the distribution that token ``i`` was drawn from, given its path and its
     earlier siblings; None stands for a token that was chosen, not drawn (a point mass). ``origins[i]``
     names the source of token ``i``; None stands for the drafter itself.
     """
 
     tokens: Sequence[int] = ()
     parents: Sequence[int] = ()
-    draft_laws: Sequence[Law | None] | None = None
+    draft_distributions: Sequence[Distribution | None] | None = None
     origins: Sequence[str] | None = None
 
     @staticmethod
-    def chain(tokens: Sequence[int], draft_laws: Sequence[Law | None] | None = None) -> Proposal:
+    def chain(tokens: Sequence[int], draft_distributions: Sequence[Distribution | None] | None = None) -> Proposal:
         """A proposal without branches."""
-        return Proposal(tokens, range(-1, len(tokens) - 1), draft_laws)
+        return Proposal(tokens, range(-1, len(tokens) - 1), draft_distributions)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -166,10 +167,10 @@ class Proposal:
             node = self.parents[node]
         return path[::-1]
 
-    def law(self, node: int) -> Law:
-        """The law that the node's token was drawn from."""
-        law = self.draft_laws[node] if self.draft_laws is not None else None
-        return law if law is not None else Law.point(self.tokens[node])
+    def distribution(self, node: int) -> Distribution:
+        """The distribution that the node's token was drawn from."""
+        distribution = self.draft_distributions[node] if self.draft_distributions is not None else None
+        return distribution if distribution is not None else Distribution.point(self.tokens[node])
 
     def check(self, vocab_size: int, budget: int, trees: bool = True) -> None:
         """Raise DrafterError unless this is a well-formed proposal of at most ``budget`` nodes."""
@@ -188,12 +189,12 @@ class Proposal:
             raise DrafterError(f"{len(self.tokens)} tokens but {len(self.origins)} origins were proposed")
         if not trees and not self.is_chain:
             raise DrafterError("a tree was proposed, but this runtime or acceptance rule takes chains only")
-        if self.draft_laws is not None:
-            if len(self.draft_laws) != len(self.tokens):
-                raise DrafterError(f"{len(self.tokens)} tokens but {len(self.draft_laws)} draft laws")
-            for token, law in zip(self.tokens, self.draft_laws, strict=True):
-                if law is not None and not law.prob(token) > 0:
-                    raise DrafterError(f"token {token} has no probability under the law it was drawn from")
+        if self.draft_distributions is not None:
+            if len(self.draft_distributions) != len(self.tokens):
+                raise DrafterError(f"{len(self.tokens)} tokens but {len(self.draft_distributions)} draft distributions")
+            for token, distribution in zip(self.tokens, self.draft_distributions, strict=True):
+                if distribution is not None and not distribution.prob(token) > 0:
+                    raise DrafterError(f"token {token} has no probability under the distribution it was drawn from")
 
 
 class Verdict(NamedTuple):
@@ -213,7 +214,7 @@ class Verdict(NamedTuple):
 
 
 class RoundSeconds(NamedTuple):
-    """Wall time of one round: drafting, the target's pass, laws and acceptance, bookkeeping.
+    """Wall time of one round: drafting, the target's pass, distributions and acceptance, bookkeeping.
     ``prompt_rows``: rows of prompts that the pass read besides."""
 
     draft: float
@@ -224,7 +225,7 @@ class RoundSeconds(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Names one coin of a round: the round's base, the node it is for, and its use.
+    """Names one random draw of a round: the round's base, the node it is for, and its use.
 
     ``base`` is the number of tokens before the round; a round always adds at least one, so no two
     rounds share a base. ``node`` is -1 for the pending token. ``use`` is one of :data:`USES`.
@@ -257,7 +258,7 @@ class Forward:
     """A pass's results, one entry a chunk.
 
     ``logits``: ``[wanted rows, vocab_size]`` float32 (float64 from a float64 model), real tokens only:
-    rows of padding are cut. They stay as they are for as long as someone holds them: laws look at them late.
+    rows of padding are cut. They stay as they are for as long as someone holds them: distributions look at them late.
     ``features``: by name, ``[rows, width]`` for all rows.
     """
 

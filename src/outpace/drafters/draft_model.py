@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import DrafterError
-from ..core.prefix_cache import Share
+from ..core.prefix_cache import CacheUser
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from .common.chain import Chain
@@ -99,7 +99,7 @@ class DraftModel:
                 self._cache.keep(state.slot, valid, [])
             state.base = len(session.tokens)  # a round that did not draft has nothing to roll back
 
-    def shares(self) -> list[Share]:
+    def cache_users(self) -> list[CacheUser]:
         return [self._text.share]
 
     def end(self, session: Session) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..core.errors import DrafterError, ParameterError
-from ..core.prefix_cache import Share
+from ..core.prefix_cache import CacheUser
 from ..core.protocols import Drafter, Parts, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from .common.text_cache import TextCache
@@ -112,7 +112,7 @@ class DraftTree:
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
-    def shares(self) -> list[Share]:
+    def cache_users(self) -> list[CacheUser]:
         return [self._text.share]
 
     def end(self, session: Session) -> None:

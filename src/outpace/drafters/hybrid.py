@@ -2,8 +2,8 @@
 
 Each member drafts behind what the members before it have drafted ("extend": where they made a chain, at its end), or
 all draft from the pending token ("beside"). A drawn token that repeats an earlier sibling's would be wrong to drop: it
-is drawn from its law with the earlier siblings' tokens taken out, or stays in the tree as a test that fails, and takes
-its law's mass out of the residual (the recursive rule of arXiv 2305.09781, section 4.3).
+is drawn from its distribution with the earlier siblings' tokens taken out, or stays in the tree as a test that fails,
+and takes its distribution's mass out of the residual (the recursive rule of arXiv 2305.09781, section 4.3).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.errors import DrafterError, ParameterError
-from ..core.prefix_cache import Share, shares_of
+from ..core.prefix_cache import CacheUser, cache_users_of
 from ..core.protocols import Drafter, Parts, Session
 from ..core.recording import DraftRecord
 from ..core.types import Forward, Proposal, Verdict
@@ -57,13 +57,15 @@ class _Tree:
         shared, drawn = len(view), len(record)
         for i, (token, parent) in enumerate(zip(proposal.tokens, proposal.parents, strict=True)):
             above = view[shared + parent] if parent >= 0 else node
-            law = proposal.draft_laws[i] if proposal.draft_laws is not None else None
+            distribution = proposal.draft_distributions[i] if proposal.draft_distributions is not None else None
             if not record.merge and before + i < drawn:
                 if (token, above) != (record.tokens[before + i], record.parents[before + i]):
                     raise DrafterError(f"{name!r} did not propose what it drew")
                 view.append(before + i)
             else:
-                view.append(record.add(token, above, law, proposal.origins[i] if proposal.origins is not None else ""))
+                view.append(
+                    record.add(token, above, distribution, proposal.origins[i] if proposal.origins is not None else "")
+                )
         if not record.merge and before + len(proposal) < drawn:
             raise DrafterError(f"{name!r} did not propose all that it drew")
         self.views[name] = view
@@ -130,8 +132,8 @@ class Hybrid:
             ]
             member.observe(sessions, [verdict for verdict, _ in views], [forward for _, forward in views])
 
-    def shares(self) -> list[Share]:
-        return [share for _, member in self._members for share in shares_of(member)]
+    def cache_users(self) -> list[CacheUser]:
+        return [share for _, member in self._members for share in cache_users_of(member)]
 
     def end(self, session: Session) -> None:
         self._rounds.pop(session.id, None)

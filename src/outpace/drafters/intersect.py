@@ -1,8 +1,9 @@
 """A draft of another vocabulary drafts with the tokens that both have: token-level intersection (TLI, Timor et al.,
 arXiv 2502.05202, section 4).
 
-The draft's law is that of its logits at the shared tokens alone, renormalised, under the target's ids and the request's
-own sampling controls. Tokens are drawn from it and submitted with it, so that every acceptance rule stays exact.
+The draft's distribution is that of its logits at the shared tokens alone, renormalised, under the target's ids and the
+request's own sampling controls. Tokens are drawn from it and submitted with it, so that every acceptance rule stays
+exact.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import DrafterError, NumericsError
-from ..core.prefix_cache import Share
+from ..core.prefix_cache import CacheUser
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..text.pairing import shared_tokens
@@ -68,7 +69,7 @@ class Intersect:
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
-    def shares(self) -> list[Share]:
+    def cache_users(self) -> list[CacheUser]:
         return [self._draft.share]
 
     def end(self, session: Session) -> None:

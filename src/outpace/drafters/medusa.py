@@ -138,13 +138,13 @@ class Medusa:
         tree, text = Tree(), list(session.tokens)
         width = budget if self._trees and session.rule.TREES else 1
         for depth, row in enumerate(logits[:budget]):
-            law = session.pipeline.law(row, text)
-            tokens = likeliest(session, law, row, len(session.tokens) + depth, width)
+            distribution = session.pipeline.distribution(row, text)
+            tokens = likeliest(session, distribution, row, len(session.tokens) + depth, width)
             if self._static:
                 assert self._heads.accuracies is not None
                 rates = self._heads.accuracies[depth]
                 tokens = [(token, math.log(rate)) for (token, _), rate in zip(tokens, rates, strict=False)]
-            text.append(tokens[0][0])  # one law serves all nodes of a depth: that of the likeliest path
+            text.append(tokens[0][0])  # one distribution serves all nodes of a depth: that of the likeliest path
             born = [tree.add(node, *found) for node in tree.level for found in tokens]
             tree.descend(born, width, session.stop_below)
         return tree.proposal(budget, session.stop_below)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.prefix_cache import Share
+from ..core.prefix_cache import CacheUser
 from ..core.protocols import Drafter, Parts, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..text.pairing import Encoder, TextOf
@@ -67,7 +67,7 @@ class Reencode:
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
-    def shares(self) -> list[Share]:
+    def cache_users(self) -> list[CacheUser]:
         return [self._draft.share]
 
     def end(self, session: Session) -> None:

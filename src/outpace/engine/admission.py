@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.errors import ContextError
-from ..core.prefix_cache import Share
+from ..core.prefix_cache import CacheUser
 from .loop import Loop
 from .stream import Answer
 
@@ -29,14 +29,14 @@ class Claim:
 
 
 class Admission:
-    """The queue, and what those who left it hold. ``shares``: every cache that counts; ``most_bytes``: of all of them
-    together, None for no limit; ``prefix_bytes``: of that, for kept beginnings. Not safe for several threads at once:
-    see Engine."""
+    """The queue, and what those who left it hold. ``cache_users``: every cache that counts; ``most_bytes``: of all of
+    them together, None for no limit; ``prefix_bytes``: of that, for kept beginnings. Not safe for several threads at
+    once: see Engine."""
 
     def __init__(
-        self, loop: Loop, shares: Sequence[Share], max_batch: int, most_bytes: int | None, prefix_bytes: int
+        self, loop: Loop, cache_users: Sequence[CacheUser], max_batch: int, most_bytes: int | None, prefix_bytes: int
     ) -> None:
-        self._loop, self.shares, self._max_batch = loop, shares, max_batch
+        self._loop, self.cache_users, self._max_batch = loop, cache_users, max_batch
         self.most_bytes, self._prefix_bytes = most_bytes, prefix_bytes
         self.waiting: deque[Answer | Claim] = deque()
         self.running: dict[int, Answer] = {}  # by session id, those that came first before the others
@@ -45,7 +45,7 @@ class Admission:
     @property
     def held(self) -> int:
         """Bytes taken in all caches, kept beginnings included."""
-        return sum(share.prefixes.cache.nbytes for share in self.shares)
+        return sum(share.prefix_cache.cache.nbytes for share in self.cache_users)
 
     @property
     def busy(self) -> bool:
@@ -147,10 +147,10 @@ class Admission:
             if free < 0:
                 return False
             left = min(left, free)
-        kept = sum(share.prefixes.nbytes for share in self.shares)
+        kept = sum(share.prefix_cache.nbytes for share in self.cache_users)
         if kept > left:
-            for share in self.shares:  # in proportion, so that target and draft know the same texts
-                share.prefixes.shrink(share.prefixes.nbytes * left // kept)
+            for share in self.cache_users:  # in proportion, so that target and draft know the same texts
+                share.prefix_cache.shrink(share.prefix_cache.nbytes * left // kept)
         return True
 
     def _bytes_of(self, claim: Claim) -> int:

@@ -30,7 +30,7 @@ def load(
     drafter: str | Sequence[str] | None = None,
     gamma: int | None = None,
     controller: str = "auto",
-    believed: Mapping[str, float] | None = None,
+    prior: Mapping[str, float] | None = None,
     accept: str = "match",
     weights: str = "auto",
     draft_weights: str = "auto",
@@ -53,7 +53,7 @@ def load(
     decides in each round how many tokens are drafted, and by which of the drafters, for requests that name no gamma
     (it needs a few seconds at the first load of a model, to measure its passes); "fixed" drafts ``gamma`` tokens in
     every round, or as many as the drafter has by default, and a ``gamma`` here means the same.
-    ``believed``: the share of a drafter's guesses that the controller expects to stand, before it has seen any.
+    ``prior``: the share of a drafter's guesses that the controller expects to stand, before it has seen any.
     ``accept``: a module of ``outpace.verify``. ``weights``, ``backend``, ``threads`` and ``context`` are the
     target's, see :func:`outpace.runtimes.loading.load_model`; ``draft_weights`` and ``draft_head`` the draft's, see
     :func:`outpace.runtimes.loading.load_draft`. ``max_batch``: sessions that share a pass. ``kv_bytes``: memory
@@ -109,7 +109,7 @@ def load(
         gammas={name: config.gamma for name, config in configs.items()},
         max_batch=max_batch,
         sampler=Sampler(library) if library else None,
-        controller=_controller(modules, model, drafting, believed) if adaptive and names != ["none"] else None,
+        controller=_controller(modules, model, drafting, prior) if adaptive and names != ["none"] else None,
         prefix_bytes=prefix_bytes,
         kv_bytes=kv_bytes,
         special_tokens_in_messages=special_tokens_in_messages,
@@ -120,12 +120,12 @@ def _controller(
     modules: Mapping[str, ModuleType],
     model: LoadedModel,
     draft: LoadedModel | None,
-    believed: Mapping[str, float] | None,
+    prior: Mapping[str, float] | None,
 ) -> AutoController:
     """A controller that knows what the models' passes cost."""
     draft_costs = pass_costs(draft) if draft is not None else None
     behind = {name: draft_costs for name, module in modules.items() if module.NEEDS_DRAFT and draft_costs is not None}
-    return AutoController(pass_costs(model), behind, believed)
+    return AutoController(pass_costs(model), behind, prior)
 
 
 def default_drafters(has_draft: bool, adaptive: bool) -> list[str]:

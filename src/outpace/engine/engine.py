@@ -12,10 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from ..control.costs import pass_costs
-from ..control.timing import Prices, Watch
+from ..control.timing import CostModel, Watch
 from ..core.errors import ContextError, ParameterError
 from ..core.fork import ProcessLock
-from ..core.prefix_cache import shares_of
+from ..core.prefix_cache import cache_users_of
 from ..core.protocols import Controller, Drafter, Rule, Session
 from ..core.types import SamplingParams
 from ..kernels.sampling import Sampler
@@ -23,7 +23,7 @@ from ..runtimes.loading import LoadedModel
 from ..sampling.grammar import Compiled, Grammars
 from ..sampling.logprobs import LogprobLog, token_logprobs
 from ..sampling.pipeline import Pipeline
-from ..sampling.random_source import KeyedCoins
+from ..sampling.random_source import KeyedRandomSource
 from ..text.chat import encode_chat, encode_prompt
 from ..text.detokenizer import StreamDecoder
 from .admission import Admission, fail
@@ -84,8 +84,8 @@ class Engine:
             target.runtime, drafters[self.drafter_name], rules[rule], self._commit,
             controller=controller or self._watch, prefix_bytes=prefix_bytes,
         )  # fmt: skip
-        self._shares = {name: shares_of(drafter) for name, drafter in drafters.items()}
-        every = [self._loop.share, *(share for shares in self._shares.values() for share in shares)]
+        self._cache_users = {name: cache_users_of(drafter) for name, drafter in drafters.items()}
+        every = [self._loop.share, *(share for cache_users in self._cache_users.values() for share in cache_users)]
         self._admission = Admission(self._loop, every, max_batch, kv_bytes, prefix_bytes)
         self._ids = itertools.count()
         self._lock = ProcessLock("the engine", lambda: self._admission.busy)
@@ -293,7 +293,7 @@ class Engine:
             params=params,
             pipeline=make_pipeline(grammars=prepared.compiled and prepared.compiled.drafts),
             target_pipeline=make_pipeline(grammars=prepared.compiled),
-            coins=KeyedCoins(seed, sample, self._sampler),
+            rng=KeyedRandomSource(seed, sample, self._sampler),
             limit=limit,
             gamma=most if gamma is None else gamma,
             rule=self._rules[rule],
@@ -306,19 +306,21 @@ class Engine:
         report = session.report
         report.drafter, report.rule = name if session.gamma else "none", rule
         report.gamma, report.seed, report.prompt_tokens = session.gamma, seed, len(ids)
-        report.pass_seconds = self.prices.pass_seconds() if self.prices else None
+        report.pass_seconds = self.cost_model.pass_seconds() if self.cost_model else None
         if not session.rule.LOSSLESS:
-            report.warnings.append(f"acceptance by {rule!r} is lossy: the answer need not follow the target's law")
+            report.warnings.append(
+                f"acceptance by {rule!r} is lossy: the answer need not follow the target's distribution"
+            )
         if len(ids) >= limit:
             session.finish = "length"
         text = TextState(StreamDecoder(tokenizer, ids), params.stop, tokenizer.specials if params.stop else None)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
         logprobs = None if params.logprobs is None else LogprobLog()
         drafting = session.drafters if session.gamma else ()
-        shares = [self._loop.share, *(share for name in drafting for share in self._shares[name])]
+        cache_users = [self._loop.share, *(share for name in drafting for share in self._cache_users[name])]
         # Where rows depend on those beside them, a text that is read again may go on otherwise: all is kept for it.
         reach = session.gamma + 1 if self.target.runtime.capabilities().row_invariant else limit
-        answer = Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs, shares, reach)
+        answer = Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs, cache_users, reach)
         self._admission.check(answer.need(limit), limit)
         return answer
 
@@ -359,9 +361,9 @@ class Engine:
         )
 
     @property
-    def prices(self) -> Prices | None:
+    def cost_model(self) -> CostModel | None:
         """What rounds cost, corrected by every one: the controller's, or what :meth:`measure_costs` found."""
-        return self._watch.prices or getattr(self.controller, "prices", None)
+        return self._watch.cost_model or getattr(self.controller, "cost_model", None)
 
     def measure_costs(self, beside: Engine | None = None) -> None:
         """See to it that the engine knows what passes cost, so that reports can say what plain decoding would have
@@ -369,9 +371,9 @@ class Engine:
         earlier process measured. ``beside``: an engine of the same target that knows; both learn on together."""
         with self._lock:
             if beside is not None:
-                self._watch.prices = beside.prices
-            elif self.prices is None:
-                self._watch.prices = Prices(pass_costs(self.target), {})
+                self._watch.cost_model = beside.cost_model
+            elif self.cost_model is None:
+                self._watch.cost_model = CostModel(pass_costs(self.target), {})
 
 
 def _is_single(prompt: Prompt | Sequence[Prompt]) -> bool:

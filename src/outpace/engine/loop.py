@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..core.cache import KVCache
 from ..core.errors import DrafterError
-from ..core.prefix_cache import Prefixes, Share
+from ..core.prefix_cache import CacheUser, PrefixCache
 from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
-from ..core.types import Chunk, Forward, Law, Proposal, RoundSeconds, Verdict
+from ..core.types import Chunk, Distribution, Forward, Proposal, RoundSeconds, Verdict
 
 logger = logging.getLogger("outpace")
 
@@ -28,32 +28,33 @@ Commit = Callable[[Session, Sequence[int], Sequence[Tensor]], int]
 The rows ``[vocab_size]`` are the target's logits that each token was judged by."""
 
 
-class TargetLaws(Sequence[Law]):
-    """The target's laws after the pending token and after each node, worked out when first asked for:
+class TargetDistributions(Sequence[Distribution]):
+    """The target's distributions after the pending token and after each node, worked out when first asked for:
     an acceptance rule looks only at the rows along the path that it accepts.
 
-    ``errors``: of the rows whose law cannot be had. A rule may look at rows that it does not accept (``block`` does),
-    and an error there must not end the request. So it is given a placeholder, and the round ends before the first
-    accepted row that has an error: what a rule that is exact for any target does before it, it does for this one."""
+    ``errors``: of the rows whose distribution cannot be had. A rule may look at rows that it does not accept (``block``
+    does), and an error there must not end the request. So it is given a placeholder, and the round ends before the
+    first accepted row that has an error: what a rule that is exact for any target does before it, it does for this
+    one."""
 
     def __init__(self, session: Session, proposal: Proposal, logits: Tensor) -> None:
         self._session, self._proposal, self._logits = session, proposal, logits  # logits: [nodes + 1, vocab]
-        self._laws: dict[int, Law] = {}
+        self._distributions: dict[int, Distribution] = {}
         self.errors: dict[int, Exception] = {}
 
     def __len__(self) -> int:
         return len(self._proposal) + 1
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]  # Sequence wants slices, nobody asks for them
-        if index not in self._laws:
+        if index not in self._distributions:
             path = [self._proposal.tokens[node] for node in self._proposal.path(index - 1)]
             pipeline = self._session.target_pipeline or self._session.pipeline
             try:
-                self._laws[index] = pipeline.law(self._logits[index], [*self._session.tokens, *path])
+                self._distributions[index] = pipeline.distribution(self._logits[index], [*self._session.tokens, *path])
             except Exception as error:
                 self.errors[index] = error
-                self._laws[index] = Law.point(0, self._logits.dtype)
-        return self._laws[index]
+                self._distributions[index] = Distribution.point(0, self._logits.dtype)
+        return self._distributions[index]
 
 
 class Loop:
@@ -79,8 +80,8 @@ class Loop:
         self._trees = runtime.capabilities().trees
         self.cache: KVCache = runtime.new_cache()
         # Other chunks of a prompt may round otherwise where rows are not invariant: nothing is reused there.
-        self.prefixes = Prefixes(self.cache, prefix_bytes if runtime.capabilities().row_invariant else 0)
-        self.share = Share(self.prefixes, _text_entries)
+        self.prefix_cache = PrefixCache(self.cache, prefix_bytes if runtime.capabilities().row_invariant else 0)
+        self.share = CacheUser(self.prefix_cache, _text_entries)
 
     def admit(self, sessions: Sequence[Session]) -> None:
         """Give each session a slot, with what is already known of its prompt, and tell its drafters."""
@@ -93,7 +94,7 @@ class Loop:
             reuse = not any(drafter.needs for drafter in session.drafters.values())
             session.cache = self.cache
             room, known = _text_entries(session.limit), session.tokens[:-1] if reuse else []
-            session.slot = self.prefixes.open(known, session.tenant, room)
+            session.slot = self.prefix_cache.open(known, session.tenant, room)
             session.report.prompt_cached = self.cache.length(session.slot)
             if session.gamma > 0:
                 for name in list(session.drafters):
@@ -106,7 +107,7 @@ class Loop:
         """Free what the session holds; safe at any point after admit."""
         if session.slot >= 0:
             text = session.tokens if session.error is None else []
-            self.prefixes.close(session.slot, text, session.tenant)
+            self.prefix_cache.close(session.slot, text, session.tenant)
             session.slot = -1
         for drafter in session.drafters.values():
             self._end(drafter, session)
@@ -220,14 +221,14 @@ class Loop:
 
         Whether a session drafts in later rounds may depend on what was drawn in this one, also on draws that the rule
         discards: each round's output follows the target's distribution given all that came before it, because its
-        coins are its own (see Key)."""
+        random draws are its own (see Key)."""
         record = session.record
         if record.error is not None:
             self._warn(session, record.error)
         for found in (proposal, record.proposal()):
             try:
                 found.check(self._runtime.vocab_size, budget, self._trees and session.rule.TREES)
-                if session.rule.NEEDS_LAWS:
+                if session.rule.NEEDS_DISTRIBUTIONS:
                     record.check(found)
                 return found
             except Exception as error:
@@ -235,17 +236,18 @@ class Loop:
         return Proposal()
 
     def _verify(self, session: Session, proposal: Proposal, logits: Tensor) -> Verdict | None:
-        """The rule's verdict. A law that cannot be had ends this session there, and leaves the others alone."""
-        laws = TargetLaws(session, proposal, logits)
+        """The rule's verdict. A distribution that cannot be had ends this session there, and leaves the others
+        alone."""
+        distributions = TargetDistributions(session, proposal, logits)
         try:
-            verdict = session.rule.verify(proposal, laws, session.coins, len(session.tokens))
+            verdict = session.rule.verify(proposal, distributions, session.rng, len(session.tokens))
         except Exception as error:
             session.finish, session.error = "error", error
             self.cache.keep(session.slot, len(session.tokens) - 1, [])
             return None
         for depth, node in enumerate((-1, *verdict.path)):
-            if node + 1 in laws.errors:
-                session.error = laws.errors[node + 1]
+            if node + 1 in distributions.errors:
+                session.error = distributions.errors[node + 1]
                 return Verdict(verdict.path[:depth], verdict.token, "bonus")
         return verdict
 
@@ -253,7 +255,7 @@ class Loop:
         """Commit what stands, bring the cache to it, and count it."""
         base = len(session.tokens)
         tokens = [proposal.tokens[node] for node in verdict.path]
-        if session.error is None:  # otherwise there is no law to take it from
+        if session.error is None:  # otherwise there is no distribution to take it from
             tokens.append(verdict.token)
         taken = self._commit(session, tokens, [logits[node + 1] for node in (-1, *verdict.path)][: len(tokens)])
         if session.error is not None:

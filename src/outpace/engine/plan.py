@@ -15,7 +15,7 @@ from ..core.errors import ParameterError
 class Plan:
     """The settings of :func:`outpace.load` that a tuning chose, and what it measured.
 
-    ``drafter``: names, separated by commas. ``gamma`` None: ``controller`` decides. ``believed``: P(a draft stands) by
+    ``drafter``: names, separated by commas. ``gamma`` None: ``controller`` decides. ``prior``: P(a draft stands) by
     drafter, so that the controller need not begin with a guess. ``machine``: where it was measured. ``measured``: a row
     for each way that was tried: ``way``; ``each``, plain seconds / its seconds of every pair; ``measured``, their
     median, null where nothing was drafted; ``lower_end`` of the 95% interval for that median, null for fewer than 6
@@ -33,7 +33,7 @@ class Plan:
     draft_weights: str = "auto"
     draft_head: int | None = None
     backend: str = "auto"
-    believed: Mapping[str, float] = field(default_factory=dict)
+    prior: Mapping[str, float] = field(default_factory=dict)
     machine: str = ""
     measured: list[dict[str, Any]] = field(default_factory=list)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..core.prefix_cache import Share
+from ..core.prefix_cache import CacheUser
 from ..core.protocols import Session
 from ..core.report import Report
 from ..sampling.logprobs import LogprobLog, TokenLogprobs
@@ -51,7 +51,9 @@ class Answer:
     text: TextState
     ends: frozenset[int]
     logprobs: LogprobLog | None
-    shares: Sequence[Share]  # whose memory it takes: the target's, and those of drafters with a cache of their own
+    cache_users: Sequence[
+        CacheUser
+    ]  # whose memory it takes: the target's, and those of drafters with a cache of their own
     reach: int  # tokens that a round may write behind the text, at most
     shown: int = 0  # generated tokens that events have told of
     admitted: bool = False  # it has held memory, now or before
@@ -60,7 +62,7 @@ class Answer:
 
     def need(self, tokens: int) -> int:
         """Bytes of keys and values that it takes, at most, when its text reaches so many tokens."""
-        return sum(share.bytes_for(min(self.session.limit, tokens)) for share in self.shares)
+        return sum(share.bytes_for(min(self.session.limit, tokens)) for share in self.cache_users)
 
 
 class Stream:

@@ -104,7 +104,8 @@ class Sampler:
         return top + math.log(self._library.op_total(row.data_ptr(), row.numel(), top))
 
     def quantile(self, probs: Tensor, uniform: float) -> int:
-        """The place of ``probs`` ``[n]`` whose stretch of the cumulative law holds ``uniform``, a number in [0, 1)."""
+        """The place of ``probs`` ``[n]`` whose stretch of the cumulative distribution holds ``uniform``, a number in
+        [0, 1)."""
         row = _row(probs)
         return int(self._library.op_quantile(row.data_ptr(), row.numel(), 0, 0.0, uniform))
 

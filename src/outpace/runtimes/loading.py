@@ -146,7 +146,7 @@ def load_draft(
     backend: str = "auto",
     threads: int | None = None,
 ) -> LoadedModel:
-    """Load a model to draft with: as cheap as its guesses allow, since its law need not be anybody else's.
+    """Load a model to draft with: as cheap as its guesses allow, since its distribution need not be anybody else's.
 
     ``weights``: as for :func:`load_model`, but "auto" rounds a big model to q4_0, which has a tenth fewer bytes to
     read than q4. ``head``: keep the first so many token ids of the output head, and the special ones; None keeps 65536

@@ -1,1 +1,1 @@
-"""From logits to tokens: the pipeline that shapes laws, and the coins that draw from them."""
+"""From logits to tokens: the pipeline that shapes distributions, and the random draws that draw from them."""

@@ -184,12 +184,12 @@ class Compiled:
 
 class Grammar:
     """One request's state of a constraint: a matcher that stands at the end of ``_path``, and the masks met along it.
-    Prefixes are given without the prompt."""
+    PrefixCache are given without the prompt."""
 
     def __init__(self, compiled: Compiled) -> None:
         self._compiled, self._ids = compiled, compiled.ids
         self._matcher = compiled.copy()
-        self._shares = True  # its lexer with other requests
+        self._cache_users = True  # its lexer with other requests
         self._ends = torch.tensor(compiled.ends)
         self._end_set = frozenset(compiled.ends)
         self._path: list[int] = []  # tokens that the matcher has consumed
@@ -205,7 +205,7 @@ class Grammar:
             self._compiled.report()
             if not self._compiled.retries:
                 raise
-            shared, self._shares = self._shares, False
+            shared, self._cache_users = self._cache_users, False
             self._matcher, self._path, self._masks = self._compiled.compile_anew(), [], {}
             if not shared:
                 raise

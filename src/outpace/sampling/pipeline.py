@@ -1,4 +1,4 @@
-"""From one row of logits to the law of the next token.
+"""From one row of logits to the distribution of the next token.
 
 The controls act in this order, each on what the one before left:
 
@@ -9,8 +9,8 @@ The controls act in this order, each on what the one before left:
    min-p (relative to the most probable token).
 
 Temperature 0 takes the greatest logit after steps 1 and 2. Ties are broken by the lower token id everywhere. A row is
-computed alone, so that no other row can change a bit of it; its law depends on logits and prefix alone, whatever was
-asked before. Probabilities are in the logits' own precision, at least float32.
+computed alone, so that no other row can change a bit of it; its distribution depends on logits and prefix alone,
+whatever was asked before. Probabilities are in the logits' own precision, at least float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import NumericsError, ParameterError
-from ..core.types import Law, SamplingParams
+from ..core.types import Distribution, SamplingParams
 from ..kernels.sampling import Sampler
 from .grammar import Compiled, Grammars
 from .penalties import Penalties
@@ -62,8 +62,8 @@ class Pipeline:
                 raise ParameterError("constraint needs a tokenizer, and this pipeline has none")
             self._grammar = grammars.grammar(params.constraint)
 
-    def law(self, logits: Tensor, prefix: Sequence[int]) -> Law:
-        """The law after ``prefix`` from its logits ``[vocab_size]``. Raises NumericsError on NaN or +inf, and
+    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
+        """The distribution after ``prefix`` from its logits ``[vocab_size]``. Raises NumericsError on NaN or +inf, and
         ConstraintError where the constraint cannot be followed."""
         params = self._params
         scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()  # [vocab_size]
@@ -77,7 +77,7 @@ class Pipeline:
         fast = self._sampler if scores.dtype == torch.float32 else None
         best, top = _greatest(scores, fast, len(prefix))
         if params.temperature == 0 or scores.numel() == 1:
-            return Law.point(best if ids is None else int(ids[best]), scores.dtype)
+            return Distribution.point(best if ids is None else int(ids[best]), scores.dtype)
         if 0 < params.top_k < scores.numel():
             kept = fast.top_k(scores, params.top_k) if fast else _top_k(scores, params.top_k)
             scores, ids = scores[kept], kept if ids is None else ids[kept]
@@ -94,7 +94,7 @@ class Pipeline:
             floor = top + math.log(params.min_p)
             kept = fast.at_least(scores, floor) if fast else torch.nonzero(scores >= floor).flatten()
             scores, ids = scores[kept], kept if ids is None else ids[kept]
-        return Law(ids=ids, scores=scores, log_total=partial(fast.log_total, top=top) if fast else None)
+        return Distribution(ids=ids, scores=scores, log_total=partial(fast.log_total, top=top) if fast else None)
 
     def _room(self, use: str, like: Tensor) -> Tensor:
         """Memory that this pipeline's next row uses again: fresh pages cost more than the arithmetic on them."""

@@ -1,9 +1,9 @@
-"""Keyed randomness: every coin is a pure function of a seed and of what it is for.
+"""Keyed randomness: every random draw is a pure function of a seed and of what it is for.
 
 The generator is Philox4x32-10 (Salmon et al., SC 2011): a counter in, four 32-bit words out. ``match``
 noise is keyed by (seed, sample, position, token id), so that a token at a position meets the same noise
-whichever round, draft or batch asks. The coins of ``ratio`` and ``block`` are keyed by (seed, sample,
-round base, node, use): they look at coins of later positions and may discard them, so that a key by
+whichever round, draft or batch asks. The random draws of ``ratio`` and ``block`` are keyed by (seed, sample,
+round base, node, use): they look at random draws of later positions and may discard them, so that a key by
 position would use them again in the next round, knowing what they are.
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.types import USES, Key, Law
+from ..core.types import USES, Distribution, Key
 from ..kernels.sampling import NoiseKey, Sampler
 
 _MASK = 0xFFFFFFFF
-_DENSE = 2048  # ids of a law from which on the lazy search over all ids up to the last is cheaper
-_NOISE = len(USES)  # the tag of match noise; tags below it are the uses of round coins
+_DENSE = 2048  # ids of a distribution from which on the lazy search over all ids up to the last is cheaper
+_NOISE = len(USES)  # the tag of match noise; tags below it are the uses of round random draws
 
 Words = TypeVar("Words", int, "np.ndarray")
 
@@ -46,16 +46,17 @@ def gumbel_noise(seed: int, sample: int, position: int, ids: np.ndarray) -> np.n
     return -np.log(-np.log(uniform))
 
 
-def quantile(law: Law, uniform: float) -> int:
-    """The token whose stretch of the cumulative law holds ``uniform``, a number in [0, 1)."""
-    mass = torch.cumsum(law.probs.double(), dim=0)
+def quantile(distribution: Distribution, uniform: float) -> int:
+    """The token whose stretch of the cumulative distribution holds ``uniform``, a number in [0, 1)."""
+    mass = torch.cumsum(distribution.probs.double(), dim=0)
     index = int(torch.searchsorted(mass, uniform * float(mass[-1]), right=True))
-    return law.token(min(index, mass.numel() - 1))
+    return distribution.token(min(index, mass.numel() - 1))
 
 
-class KeyedCoins:
-    """The coins of one request. ``sample`` numbers the answers drawn for one seed. ``sampler``: the C kernels, which
-    make the same noise faster but round its logarithms otherwise; all coins of a process should agree on it."""
+class KeyedRandomSource:
+    """The random draws of one request. ``sample`` numbers the answers drawn for one seed. ``sampler``: the C kernels,
+    which make the same noise faster but round its logarithms otherwise; all random draws of a process should agree
+    on it."""
 
     def __init__(self, seed: int, sample: int = 0, sampler: Sampler | None = None) -> None:
         self.seed, self.sample, self._sampler = seed, sample, sampler
@@ -69,15 +70,15 @@ class KeyedCoins:
     def bernoulli(self, key: Key, prob: float) -> bool:
         return self.uniform(key) < prob
 
-    def categorical(self, key: Key, law: Law) -> int:
-        if law.size == 1:
-            return law.token(0)
+    def categorical(self, key: Key, distribution: Distribution) -> int:
+        if distribution.size == 1:
+            return distribution.token(0)
         uniform = self.uniform(key)
-        if self._sampler is None or law.dtype != torch.float32:
-            return quantile(law, uniform)
-        if law.from_scores:  # probabilities of a whole vocabulary are never written down
-            return law.token(self._sampler.quantile_of_scores(law.scores, uniform))
-        return law.token(self._sampler.quantile(law.probs, uniform))
+        if self._sampler is None or distribution.dtype != torch.float32:
+            return quantile(distribution, uniform)
+        if distribution.from_scores:  # probabilities of a whole vocabulary are never written down
+            return distribution.token(self._sampler.quantile_of_scores(distribution.scores, uniform))
+        return distribution.token(self._sampler.quantile(distribution.probs, uniform))
 
     def gumbel(self, position: int, ids: Tensor) -> Tensor:
         """The ``match`` noise of token ``ids`` at a position: ``[n]`` float64."""
@@ -85,19 +86,19 @@ class KeyedCoins:
             return self._sampler.gumbel(self._key(position), ids)
         return torch.from_numpy(gumbel_noise(self.seed, self.sample, position, ids.numpy()))
 
-    def gumbel_argmax(self, position: int, law: Law) -> int:
-        if law.size == 1:
-            return law.token(0)
-        scores = law.scores
+    def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
+        if distribution.size == 1:
+            return distribution.token(0)
+        scores = distribution.scores
         if self._sampler is not None and scores.dtype == torch.float32:
-            if law.ids is None:
+            if distribution.ids is None:
                 return self._sampler.perturbed_argmax(scores, 1.0, self._key(position))
-            if law.size >= _DENSE:
-                everyone = torch.full((law.token(-1) + 1,), -torch.inf)
-                everyone[law.ids] = scores
+            if distribution.size >= _DENSE:
+                everyone = torch.full((distribution.token(-1) + 1,), -torch.inf)
+                everyone[distribution.ids] = scores
                 return self._sampler.perturbed_argmax(everyone, 1.0, self._key(position))
-        ids = torch.arange(law.size) if law.ids is None else law.ids
-        return law.token(int(torch.argmax(scores.double() + self.gumbel(position, ids))))
+        ids = torch.arange(distribution.size) if distribution.ids is None else distribution.ids
+        return distribution.token(int(torch.argmax(scores.double() + self.gumbel(position, ids))))
 
     def _key(self, position: int) -> NoiseKey:
         return NoiseKey(seed=self.seed, position=position, sample=self.sample, tag=_NOISE)

@@ -96,14 +96,14 @@ class Worker:
     @property
     def plain_tokens_per_second(self) -> float | None:
         """Of plain decoding, alone: as measured at the load, corrected by the rounds since."""
-        prices = self._engine.prices
-        return 1 / prices.plain if prices else None
+        cost_model = self._engine.cost_model
+        return 1 / cost_model.plain if cost_model else None
 
     @property
     def plain_measured_at(self) -> int | None:
         """Unix time of the last round that corrected :attr:`plain_tokens_per_second`; None before the first one."""
-        prices = self._engine.prices
-        return int(prices.observed) if prices and prices.observed else None
+        cost_model = self._engine.cost_model
+        return int(cost_model.observed) if cost_model and cost_model.observed else None
 
     def start(self) -> None:
         """From the event loop that will use it."""

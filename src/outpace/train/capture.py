@@ -1,4 +1,4 @@
-"""What a target says about a text: the features and laws that its drafts learn from."""
+"""What a target says about a text: the features and distributions that its drafts learn from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acceptance rules: one module each, pure functions of (proposal, target laws, coins)."""
+"""Acceptance rules: one module each, pure functions of (proposal, target distributions, rng)."""
 
 from __future__ import annotations
 

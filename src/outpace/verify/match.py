@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..core.protocols import Coins
-from ..core.types import Law, Proposal, Verdict
+from ..core.protocols import RandomSource
+from ..core.types import Distribution, Proposal, Verdict
 
 LOSSLESS = True
 TREES = True
-NEEDS_LAWS = False
+NEEDS_DISTRIBUTIONS = False
 SHARED_NOISE = True  # a draft that chooses its tokens does better when it looks at the noise of their position
 
 
-def draw(law: Law, coins: Coins, base: int, node: int, depth: int) -> int:
+def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
     """A draft token: the draft's own Gumbel-max choice under the noise of its position."""
-    return coins.gumbel_argmax(base + depth, law)
+    return rng.gumbel_argmax(base + depth, distribution)
 
 
-def verify(proposal: Proposal, laws: Sequence[Law], coins: Coins, base: int) -> Verdict:
+def verify(proposal: Proposal, distributions: Sequence[Distribution], rng: RandomSource, base: int) -> Verdict:
     """Walk down from the pending token as long as a child carries the token that the target draws."""
     path: list[int] = []
     node = -1
     while True:
-        token = coins.gumbel_argmax(base + len(path), laws[node + 1])
+        token = rng.gumbel_argmax(base + len(path), distributions[node + 1])
         children = proposal.children(node)
         equal = next((child for child in children if proposal.tokens[child] == token), None)
         if equal is None:

@@ -104,10 +104,10 @@ def _told(outcome: Outcome) -> str:
         )
     if outcome.first is not None and outcome.later is not None:
         verdict = f"REJECTED at {LEVEL:g}" if outcome.rejected else "not rejected"
-        parts.append(f"law {verdict} by {outcome.draws} draws against {outcome.against}: "
+        parts.append(f"distribution {verdict} by {outcome.draws} draws against {outcome.against}: "
                      f"first token {_evidence(outcome.first)}, tokens 2-3 {_evidence(outcome.later)}")  # fmt: skip
     if outcome.drafted == 0 and outcome.mode != "plain":
-        parts.append("nothing was drafted while sampling, so the law was not put to the test")
+        parts.append("nothing was drafted while sampling, so the distribution was not put to the test")
     elif outcome.drafted:
         taken = "" if outcome.accepted is None else f", {outcome.accepted} accepted"
         parts.append(f"{outcome.drafted} drafted{taken}")

@@ -1,4 +1,4 @@
-"""The black-box half of the audit, the same for every engine: greedy equality and the sampled law."""
+"""The black-box half of the audit, the same for every engine: greedy equality and the sampled distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...core.prefix_cache import shared_length
 from ...core.types import Chunk
 from ...files.checkpoint import Checkpoint
 from ...runtimes.loading import LoadedModel, load_model
-from .distributions import Evidence, Prefix, Sample, against_law, two_samples
+from .distributions import Evidence, Prefix, Sample, against_distribution, two_samples
 from .process import Draws
 
 GREEDY_PROMPTS = (
@@ -26,10 +26,10 @@ GREEDY_PROMPTS = (
     "| number | square |\n|---|---|\n| 1 | 1 |\n| 2 | 4 |\n| 3 | 9 |\n",
 )
 # Few tokens can follow, so few draws say much; and lookup always finds something to propose.
-LAW_PROMPTS = ('bits = "0110100110010110100101100110100101101001',)
-PLACES = (1, 2, 3)  # tokens after the prompt whose law is tested
+DISTRIBUTION_PROMPTS = ('bits = "0110100110010110100101100110100101101001',)
+PLACES = (1, 2, 3)  # tokens after the prompt whose distribution is tested
 DRAWN = len(PLACES) + 1  # one more is asked for, so that no tested token is the last of its answer
-LEVEL = 1e-3  # false alarms of the sampled law, both tests of a mode together
+LEVEL = 1e-3  # false alarms of the sampled distribution, both tests of a mode together
 SEEDS_A_REQUEST = 20
 
 
@@ -56,9 +56,9 @@ class Outcome:
     """One line of the table. ``differs``: for each greedy prompt, None where the tokens equal those of the engine's own
     plain decoding, else the first place (from 0) where they do not; ``gaps``: for each of those, by how much the
     float32 logit of plain's token exceeds the other's (near 0: a tie that rounding decides). ``first`` and ``later``:
-    the law of the first token, and of the others given those before, tested ``against`` the float32 law or the
-    engine's own plain samples; a ``p_value`` below LEVEL / 2 in either rejects it. ``drafted``: during sampling; 0
-    means that the mode never had anything to verify, and that its test says nothing."""
+    the distribution of the first token, and of the others given those before, tested ``against`` the float32
+    distribution or the engine's own plain samples; a ``p_value`` below LEVEL / 2 in either rejects it. ``drafted``:
+    during sampling; 0 means that the mode never had anything to verify, and that its test says nothing."""
 
     engine: str
     mode: str
@@ -77,13 +77,13 @@ class Outcome:
 
     @property
     def rejected(self) -> bool:
-        """Whether the samples contradict the law."""
+        """Whether the samples contradict the distribution."""
         tests = [test.p_value for test in (self.first, self.later) if test is not None]
         return any(p is not None and p < LEVEL / 2 for p in tests)
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found: it ran, greedy answers are equal, and the law is not contradicted."""
+        """Whether nothing was found: it ran, greedy answers are equal, and the distribution is not contradicted."""
         return self.error is None and not self.rejected and all(place is None for place in self.differs)
 
 
@@ -102,7 +102,7 @@ def observe(
     samples: list[Sample] = []
     drafted: int | None = 0
     accepted: int | None = 0
-    prompts = [_ids(checkpoint, text) for text in LAW_PROMPTS]
+    prompts = [_ids(checkpoint, text) for text in DISTRIBUTION_PROMPTS]
     stop = perf_counter() + seconds
     while len(samples) < draws and perf_counter() < stop:
         for number, prompt in enumerate(prompts):
@@ -131,9 +131,9 @@ def first_difference(answer: Sequence[int], plain: Sequence[int]) -> int | None:
 
 
 class Float32:
-    """The exact law of a model at temperature 1: our torch runtime in float32, the slow twin of everything else, loaded
-    when it is first needed. A call with ``(prompt, token 1, ...)`` gives ``[vocab_size]`` float64 probabilities, where
-    end tokens count as the least of them, as in :func:`canonical`."""
+    """The exact distribution of a model at temperature 1: our torch runtime in float32, the slow twin of everything
+    else, loaded when it is first needed. A call with ``(prompt, token 1, ...)`` gives ``[vocab_size]`` float64
+    probabilities, where end tokens count as the least of them, as in :func:`canonical`."""
 
     def __init__(self, path: str, checkpoint: Checkpoint) -> None:
         self._path, self._checkpoint = path, checkpoint
@@ -151,7 +151,7 @@ class Float32:
 
     def __call__(self, prefix: Prefix) -> Tensor:
         if prefix not in self._known:
-            ids = [*_ids(self._checkpoint, LAW_PROMPTS[prefix[0]]), *prefix[1:]]
+            ids = [*_ids(self._checkpoint, DISTRIBUTION_PROMPTS[prefix[0]]), *prefix[1:]]
             probs = torch.softmax(self.logits(ids).double(), -1)  # [vocab_size]
             ends = sorted(self._checkpoint.end_tokens)
             if ends:
@@ -170,16 +170,17 @@ class Float32:
 def judge(
     engine: str, mode: str, ready: Mapping[str, object], seen: Observed, plain: Observed, exact: Float32
 ) -> Outcome:
-    """Compare a mode with the engine's plain decoding, and its samples with the exact law where the engine computes in
-    float32, or else with its own plain samples: those of rounded numbers follow another law, which nobody knows.
+    """Compare a mode with the engine's plain decoding, and its samples with the exact distribution where the engine
+    computes in float32, or else with its own plain samples: those of rounded numbers follow another distribution, which
+    nobody knows.
 
-    Mode "plain" against the exact law is the control: it says that the law is the right one.
+    Mode "plain" against the exact distribution is the control: it says that the distribution is the right one.
     """
     tests: list[Evidence] = []
     known = ready.get("numerics") == "float32"
     for places in (PLACES[:1], PLACES[1:]):
         if known:
-            tests.append(against_law(seen.samples, exact, places, LEVEL / 2))
+            tests.append(against_distribution(seen.samples, exact, places, LEVEL / 2))
         elif seen is not plain:
             tests.append(two_samples(seen.samples, plain.samples, places, LEVEL / 2))
     differs = [first_difference(a, b) for a, b in zip(seen.greedy, plain.greedy, strict=True)]
@@ -199,7 +200,7 @@ def judge(
         draws=len(seen.samples),
         drafted=seen.drafted,
         accepted=seen.accepted,
-        against="" if not tests else "the float32 law" if known else "its own plain",
+        against="" if not tests else "the float32 distribution" if known else "its own plain",
         first=tests[0] if tests else None,
         later=tests[1] if tests else None,
     )

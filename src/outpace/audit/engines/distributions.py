@@ -1,9 +1,9 @@
-"""Do sampled tokens follow a law? Chi-square tests, conditional on what came before.
+"""Do sampled tokens follow a distribution? Chi-square tests, conditional on what came before.
 
 A sample is a tuple ``(prompt, token 1, token 2, ...)``. All samples that begin alike, with the same prompt and the same
-tokens, are one stratum: what they go on with is independent draws from one law, whose probabilities are known or are
-those of another set of samples. Each stratum gives a chi-square statistic; their sum, with the sum of their degrees of
-freedom, gives one p-value for all.
+tokens, are one stratum: what they go on with is independent draws from one distribution, whose probabilities are known
+or are those of another set of samples. Each stratum gives a chi-square statistic; their sum, with the sum of their
+degrees of freedom, gives one p-value for all.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ Sample = tuple[int, ...]
 Prefix = tuple[int, ...]
 
 MIN_VISITS = 50  # a stratum with fewer samples says too little
-MIN_EXPECTED = 5.0  # in a bin of a known law; Cochran's rule for the chi-square approximation
+MIN_EXPECTED = 5.0  # in a bin of a known distribution; Cochran's rule for the chi-square approximation
 MIN_POOLED = 10  # in a bin of two samples together
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A test's outcome. ``p_value``: of a chi-square at least as large, were the laws equal; None when no stratum had
-    enough samples. ``detectable``: were the law off by this total variation distance in every stratum (whatever its
-    direction), the test would say so with 90% probability at the level given; None when not even 1 would do."""
+    """A test's outcome. ``p_value``: of a chi-square at least as large, were the distributions equal; None when no
+    stratum had enough samples. ``detectable``: were the distribution off by this total variation distance in every
+    stratum (whatever its direction), the test would say so with 90% probability at the level given; None when not
+    even 1 would do."""
 
     chi_square: float
     degrees: int
@@ -37,14 +38,15 @@ class Evidence:
     detectable: float | None
 
 
-def against_law(
-    samples: Sequence[Sample], law: Callable[[Prefix], Tensor], places: Iterable[int], level: float
+def against_distribution(
+    samples: Sequence[Sample], distribution: Callable[[Prefix], Tensor], places: Iterable[int], level: float
 ) -> Evidence:
-    """Tokens at ``places`` (1: the first after the prompt) against ``law(prefix)``, ``[vocab_size]`` probabilities."""
+    """Tokens at ``places`` (1: the first after the prompt) against ``distribution(prefix)``, ``[vocab_size]``
+    probabilities."""
     total, degrees, strata, draws = 0.0, 0, 0, 0
     for prefix, counts in _strata(samples, places, MIN_VISITS).items():
         visits = sum(counts.values())
-        expected = law(prefix).double() * visits  # [vocab_size]
+        expected = distribution(prefix).double() * visits  # [vocab_size]
         kept = (expected >= MIN_EXPECTED).nonzero().flatten().tolist()
         observed_bins = [float(counts[token]) for token in kept]
         expected_bins = [float(expected[token]) for token in kept]
@@ -67,7 +69,8 @@ def against_law(
 
 
 def two_samples(first: Sequence[Sample], second: Sequence[Sample], places: Iterable[int], level: float) -> Evidence:
-    """Tokens at ``places`` of two sets of samples against each other: do both come from one law, whichever it is?"""
+    """Tokens at ``places`` of two sets of samples against each other: do both come from one distribution, whichever
+    it is?"""
     places = list(places)
     total, degrees, strata, draws, information = 0.0, 0, 0, 0, 0.0
     left, right = _strata(first, places, MIN_VISITS), _strata(second, places, MIN_VISITS)
@@ -132,7 +135,8 @@ def _power(noncentrality: float, degrees: int, critical: float) -> float:
 
 def _detectable(degrees: int, information: float, level: float, power: float = 0.9) -> float | None:
     """The distance d whose noncentrality reaches the power. By Cauchy-Schwarz, sum (p' - p)^2 / p >= (sum |p' - p|)^2 =
-    4 d^2 for laws at total variation distance d, so that ``information`` draws give at least 4 d^2 times as much."""
+    4 d^2 for distributions at total variation distance d, so that ``information`` draws give at least 4 d^2 times as
+    much."""
     critical = _bisect(lambda x: _survival(x, degrees) - level, 0.0, 10.0 * degrees + 200.0)
     needed = _bisect(lambda x: power - _power(x, degrees, critical), 1e-6, 10.0 * degrees + 500.0)
     distance = (needed / (4 * information)) ** 0.5

@@ -6,16 +6,17 @@ import torch
 from torch import Tensor
 
 from ...core.protocols import Session
-from ...core.types import Law, Proposal
+from ...core.types import Distribution, Proposal
 from .extending import Start
 
 _GREEDY = 0.7  # p ** 0.7 is how often a first choice of probability p was the target's (docs/log.md)
 
 
-def confidence(law: Law, logits: Tensor, token: int) -> float:
-    """P(the token stands), as the draft sees it: its probability of the token that it drew. Greedily, where the law
-    knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more often."""
-    return law.prob(token) if law.size > 1 else float(torch.softmax(logits, dim=-1)[token]) ** _GREEDY
+def confidence(distribution: Distribution, logits: Tensor, token: int) -> float:
+    """P(the token stands), as the draft sees it: its probability of the token that it drew. Greedily, where the
+    distribution knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more
+    often."""
+    return distribution.prob(token) if distribution.size > 1 else float(torch.softmax(logits, dim=-1)[token]) ** _GREEDY
 
 
 class Chain:
@@ -26,7 +27,7 @@ class Chain:
         self._node = start.node - 1 if start.path else -1  # a path is always the tree's only one
         self._stands = 1.0  # estimated probability that the whole path so far is accepted
         self.tokens: list[int] = []
-        self._laws: list[Law | None] = []
+        self._distributions: list[Distribution | None] = []
         self.going = budget > 0
 
     @property
@@ -45,20 +46,20 @@ class Chain:
         session = self._session
         self.going = False
         try:
-            law: Law | None = session.pipeline.law(logits, [*session.tokens, *self.path])
-            if not self.tokens and session.rule.NEEDS_LAWS and law is not None:
-                law = law.without(self._start.siblings)
-            if law is None:  # the earlier siblings leave nothing of it
+            distribution: Distribution | None = session.pipeline.distribution(logits, [*session.tokens, *self.path])
+            if not self.tokens and session.rule.NEEDS_DISTRIBUTIONS and distribution is not None:
+                distribution = distribution.without(self._start.siblings)
+            if distribution is None:  # the earlier siblings leave nothing of it
                 return
-            self._node = session.draw(law, self._node)
+            self._node = session.draw(distribution, self._node)
             self.tokens.append(session.record.tokens[self._node])
-            self._laws.append(law)
+            self._distributions.append(distribution)
             if session.stop_below > 0:
-                self._stands *= confidence(law, logits, self.tokens[-1])
+                self._stands *= confidence(distribution, logits, self.tokens[-1])
         except Exception as error:
             session.record.error = error
         else:
             self.going = self.room > 0 and self._stands >= session.stop_below
 
     def proposal(self) -> Proposal:
-        return Proposal.chain(self.tokens, self._laws if self._session.rule.NEEDS_LAWS else None)
+        return Proposal.chain(self.tokens, self._distributions if self._session.rule.NEEDS_DISTRIBUTIONS else None)

@@ -11,8 +11,8 @@ from ...core.types import Proposal
 
 class Start(NamedTuple):
     """Where a proposal begins in a tree that others have begun: behind ``path``, the tokens from the pending one
-    down. ``node``: what the tree's next node is called, which keys the coins of drawn tokens. ``siblings``: tokens
-    that follow ``path`` already."""
+    down. ``node``: what the tree's next node is called, which keys the random draws of drawn tokens. ``siblings``:
+    tokens that follow ``path`` already."""
 
     path: Sequence[int] = ()
     node: int = 0

@@ -9,7 +9,7 @@ from time import perf_counter
 from torch import Tensor
 
 from ...core.errors import DrafterError
-from ...core.prefix_cache import Prefixes, Share
+from ...core.prefix_cache import CacheUser, PrefixCache
 from ...core.protocols import Parts, Runtime, Session
 from ...core.types import Chunk
 from ...text.pairing import Encoder, TextOf, seam
@@ -70,7 +70,7 @@ class OtherDraft:
     def __init__(self, runtime: Runtime, target: Tokenizer, draft: Tokenizer) -> None:
         self.runtime, self.target, self.draft = runtime, target, draft
         self.cache = runtime.new_cache()
-        self.share = Share(Prefixes(self.cache, 0), self._entries)
+        self.share = CacheUser(PrefixCache(self.cache, 0), self._entries)
         self.states: dict[int, _State] = {}
 
     def _entries(self, tokens: int) -> int:

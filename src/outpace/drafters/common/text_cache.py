@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from ...core.cache import KVCache
-from ...core.prefix_cache import Prefixes, Share
+from ...core.prefix_cache import CacheUser, PrefixCache
 from ...core.protocols import Runtime, Session
 from ...core.types import Chunk
 
@@ -22,15 +22,15 @@ class TextCache:
         """``spare``: entries of a slot beyond the text."""
         self._runtime, self._spare = runtime, spare
         self.cache: KVCache = runtime.new_cache()
-        self._prefixes = Prefixes(self.cache, prefix_bytes)
-        self.share = Share(self._prefixes, self._entries)
+        self._prefix_cache = PrefixCache(self.cache, prefix_bytes)
+        self.share = CacheUser(self._prefix_cache, self._entries)
 
     def _entries(self, tokens: int) -> int:
         return max(1, min(tokens, self._runtime.context)) + self._spare
 
     def open(self, session: Session) -> int:
         """A slot for the session's whole text, with what is known of its beginning."""
-        return self._prefixes.open(session.tokens[:-1], session.tenant, self._entries(session.limit))
+        return self._prefix_cache.open(session.tokens[:-1], session.tenant, self._entries(session.limit))
 
     def read(self, session: Session, slot: int, text: Sequence[int]) -> None:
         """Catch up with ``text``, but for its last few tokens, as far as the slot has room. The report has the time."""
@@ -43,4 +43,4 @@ class TextCache:
 
     def close(self, session: Session, slot: int, text: Sequence[int]) -> None:
         """Free the slot; what it holds of ``text`` may be kept."""
-        self._prefixes.close(slot, text, session.tenant)
+        self._prefix_cache.close(slot, text, session.tenant)

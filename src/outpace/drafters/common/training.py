@@ -1,7 +1,8 @@
 """What Medusa and EAGLE heads learn from: their own losses, differentiable, on whole windows of text.
 
 All take ``tokens`` ``[batch, time]``, the target's ``features`` ``[batch, time, width]`` and its ``log_probs``
-``[batch, time, vocab_size]`` after each of them. They learn the target's law, not the text: agreement is wanted.
+``[batch, time, vocab_size]`` after each of them. They learn the target's distribution, not the text: agreement is
+wanted.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from ..medusa import MedusaHeads
 MEDUSA_DECAY = 0.8  # weight of head k: its power of k (2401.10774, section 2.2.1)
 EAGLE_STEPS = 3  # guessed states in a row, as at decoding (2503.01840, "training-time test")
 EAGLE_DECAY = 0.8
-FEATURE_WEIGHT = 1.0  # of EAGLE 1's regression of the next feature beside the law's (2401.15077, section 3.2)
+FEATURE_WEIGHT = 1.0  # of EAGLE 1's regression of the next feature beside the distribution's (2401.15077, section 3.2)
 
 
 def medusa_loss(heads: MedusaHeads, features: Tensor, log_probs: Tensor) -> Tensor:
-    """KL from the target's law to each head's guess of it, a token: head k of row t is about row t + k + 1."""
+    """KL from the target's distribution to each head's guess of it, a token: head k of row t is about row t + k + 1."""
     time, count = features.shape[1], len(heads)
     rows = time - count
     logits = heads.logits(features[:, :rows].flatten(0, 1), count)[..., : log_probs.shape[-1]]  # [rows, heads, vocab]
@@ -50,8 +51,8 @@ def medusa_accuracies(heads: MedusaHeads, features: Tensor, log_probs: Tensor, r
 
 
 def eagle_loss(net: EagleNet, tokens: Tensor, features: Tensor, log_probs: Tensor) -> Tensor:
-    """KL from the target's law to the draft's guess, a token, over ``EAGLE_STEPS`` guesses in a row: the first from
-    the target's features, each further one from the state guessed before. EAGLE 1 also learns the features."""
+    """KL from the target's distribution to the draft's guess, a token, over ``EAGLE_STEPS`` guesses in a row: the first
+    from the target's features, each further one from the state guessed before. EAGLE 1 also learns the features."""
     batch, time = tokens.shape
     rows = time - 1 - EAGLE_STEPS
     states = net.enter(features[:, :rows].flatten(0, 1))

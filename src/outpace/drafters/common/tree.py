@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from ...core.protocols import Session
-from ...core.types import Law, Proposal
+from ...core.types import Distribution, Proposal
 
-_CONSIDERED = 64  # most probable tokens of a law whose noise is looked at
+_CONSIDERED = 64  # most probable tokens of a distribution whose noise is looked at
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Tree:
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    laws: list[Law | None] = field(default_factory=list)
+    distributions: list[Distribution | None] = field(default_factory=list)
     level: list[int] = field(default_factory=lambda: [-1])  # the nodes to expand next
 
     def score(self, node: int) -> float:
@@ -47,12 +47,12 @@ class Tree:
         """The text down to ``node``."""
         return [*session.tokens, *(self.tokens[i] for i in self.path(node))]
 
-    def add(self, parent: int, token: int, log_prob: float, law: Law | None = None) -> int:
+    def add(self, parent: int, token: int, log_prob: float, distribution: Distribution | None = None) -> int:
         """A new node; ``log_prob`` is of the token alone."""
         self.tokens.append(token)
         self.parents.append(parent)
         self.scores.append(self.score(parent) + min(log_prob, 0.0))
-        self.laws.append(law)
+        self.distributions.append(distribution)
         return len(self.tokens) - 1
 
     def descend(self, born: Sequence[int], width: int, floor: float) -> None:
@@ -64,21 +64,23 @@ class Tree:
     def proposal(self, budget: int, floor: float = 0.0) -> Proposal:
         """The ``budget`` best nodes, drawn ones in any case; with ``floor``, none that is less likely to stand."""
         least = math.log(floor) if floor > 0 else -math.inf
-        drawn = any(law is not None for law in self.laws)
+        drawn = any(distribution is not None for distribution in self.distributions)
         able = [node for node in range(len(self.tokens)) if drawn or self.scores[node] >= least]
         # A parent is never worse than its child and comes first among equals: what is kept is a tree.
         kept = sorted(able if drawn else sorted(able, key=lambda node: (-self.scores[node], node))[:budget])
         place = {-1: -1} | {node: i for i, node in enumerate(kept)}
         parents = [place[self.parents[node]] for node in kept]
-        return Proposal([self.tokens[n] for n in kept], parents, [self.laws[n] for n in kept] if drawn else None)
+        return Proposal(
+            [self.tokens[n] for n in kept], parents, [self.distributions[n] for n in kept] if drawn else None
+        )
 
 
 def grow(tree: Tree, session: Session, logits: Tensor, *, width: int, children: int, budget: int, levels: int) -> None:
     """Give the nodes of ``tree.level`` children, from the draft's ``logits`` ``[nodes, vocab_size]`` after each.
 
-    Under a rule that uses draft laws, above temperature 0, tokens are drawn: this level's share of what ``levels``
-    more levels have left of the ``budget``. Otherwise the ``children`` likeliest tokens of every node are chosen. The
-    ``width`` best of all children are the next level.
+    Under a rule that uses draft distributions, above temperature 0, tokens are drawn: this level's share of what
+    ``levels`` more levels have left of the ``budget``. Otherwise the ``children`` likeliest tokens of every node are
+    chosen. The ``width`` best of all children are the next level.
     """
     try:
         tree.descend(_born(tree, session, logits, children, budget, levels), width, session.stop_below)
@@ -88,30 +90,33 @@ def grow(tree: Tree, session: Session, logits: Tensor, *, width: int, children: 
 
 def _born(tree: Tree, session: Session, logits: Tensor, children: int, budget: int, levels: int) -> list[int]:
     """The children of the nodes of ``tree.level``."""
-    laws = [session.pipeline.law(row, tree.prefix(session, node)) for node, row in zip(tree.level, logits, strict=True)]
-    if session.rule.NEEDS_LAWS and session.params.temperature > 0:
-        return _draw(tree, session, laws, children, -(-(budget - len(tree.tokens)) // levels))
+    distributions = [
+        session.pipeline.distribution(row, tree.prefix(session, node))
+        for node, row in zip(tree.level, logits, strict=True)
+    ]
+    if session.rule.NEEDS_DISTRIBUTIONS and session.params.temperature > 0:
+        return _draw(tree, session, distributions, children, -(-(budget - len(tree.tokens)) // levels))
     born: list[int] = []
-    for node, law, row in zip(tree.level, laws, logits, strict=True):
+    for node, distribution, row in zip(tree.level, distributions, logits, strict=True):
         position = len(session.tokens) + len(tree.path(node))
-        born += [tree.add(node, *found) for found in likeliest(session, law, row, position, children)]
+        born += [tree.add(node, *found) for found in likeliest(session, distribution, row, position, children)]
     return born
 
 
-def _draw(tree: Tree, session: Session, laws: Sequence[Law], children: int, rows: int) -> list[int]:
+def _draw(tree: Tree, session: Session, distributions: Sequence[Distribution], children: int, rows: int) -> list[int]:
     """Draw ``rows`` tokens in all, at most ``children`` behind a node, where they are likeliest to stand: without
-    replacement among siblings, each with the law of its own draw. A sibling's chance, which must be known before it
-    is drawn, is taken to be the probability of the law's token of that rank."""
+    replacement among siblings, each with the distribution of its own draw. A sibling's chance, which must be known
+    before it is drawn, is taken to be the probability of the distribution's token of that rank."""
     chances = [
         (tree.score(node) + value, -place, -rank)  # ties go to the earlier node and sibling
-        for place, (node, law) in enumerate(zip(tree.level, laws, strict=True))
-        for rank, value in enumerate(_top(law, min(children, rows))[1].tolist())
+        for place, (node, distribution) in enumerate(zip(tree.level, distributions, strict=True))
+        for rank, value in enumerate(_top(distribution, min(children, rows))[1].tolist())
         if value > -math.inf
     ]
     best = sorted(chances, reverse=True)[:rows]
     born = []
-    for place, (node, law) in enumerate(zip(tree.level, laws, strict=True)):
-        left = law
+    for place, (node, distribution) in enumerate(zip(tree.level, distributions, strict=True)):
+        left = distribution
         for score, _, rank in [chance for chance in best if chance[1] == -place]:
             if rank:
                 rest = left.without([tree.tokens[-1]])
@@ -122,29 +127,31 @@ def _draw(tree: Tree, session: Session, laws: Sequence[Law], children: int, rows
     return born
 
 
-def likeliest(session: Session, law: Law, logits: Tensor, position: int, count: int) -> list[tuple[int, float]]:
+def likeliest(
+    session: Session, distribution: Distribution, logits: Tensor, position: int, count: int
+) -> list[tuple[int, float]]:
     """The ``count`` tokens most likely to be the target's at ``position``, with the log of the estimated
     probability: the draft's, or under a rule whose noise is known beforehand what remains open given the noise."""
-    if law.size == 1:  # greedy: the logits say what comes second
+    if distribution.size == 1:  # greedy: the logits say what comes second
         count = min(count, logits.numel())
         values, ids = torch.topk(logits, count)
         values = values - torch.logsumexp(logits, -1)
         found = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if v > -math.inf]
-        first = law.token(0)  # penalties and grammar have had their say here
+        first = distribution.token(0)  # penalties and grammar have had their say here
         rest = [pair for pair in found if pair[0] != first]
         return [(first, found[0][1]), *rest][:count]
     if not getattr(session.rule, "SHARED_NOISE", False):
-        ids, values = _top(law, count)
+        ids, values = _top(distribution, count)
     else:
-        ids, values = _top(law, _CONSIDERED)
+        ids, values = _top(distribution, _CONSIDERED)
         ids, order = ids.sort()
-        values = torch.log_softmax(values[order].double() + session.coins.gumbel(position, ids), -1)
+        values = torch.log_softmax(values[order].double() + session.rng.gumbel(position, ids), -1)
         values, order = torch.topk(values, min(count, values.numel()))
         ids = ids[order]
     return [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if v > -math.inf]
 
 
-def _top(law: Law, count: int) -> tuple[Tensor, Tensor]:
+def _top(distribution: Distribution, count: int) -> tuple[Tensor, Tensor]:
     """Ids and log probabilities of the ``count`` most probable tokens."""
-    values, at = torch.topk(law.probs, min(count, law.size))
-    return (at if law.ids is None else law.ids[at]), values.log()
+    values, at = torch.topk(distribution.probs, min(count, distribution.size))
+    return (at if distribution.ids is None else distribution.ids[at]), values.log()

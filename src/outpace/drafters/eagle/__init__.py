@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...core.cache import KVCache
 from ...core.errors import ModelError, ParameterError
-from ...core.prefix_cache import Prefixes, Share
+from ...core.prefix_cache import CacheUser, PrefixCache
 from ...core.protocols import Drafter, Parts, Session
 from ...core.types import Forward, Proposal, Verdict
 from ...runtimes.torch_decoder import Span, attention, rotation
@@ -83,10 +83,10 @@ class Eagle:
         self._net, self._vocab_size, self._depth, self._width, self._trees = net, vocab_size, depth, width, trees
         config = net.config
         self._cache = KVCache(1, config.kv_heads, config.head_dim, net.dtype)
-        self._share = Share(Prefixes(self._cache, 0), self._entries)
+        self._share = CacheUser(PrefixCache(self._cache, 0), self._entries)
         self._states: dict[int, _State] = {}
 
-    def shares(self) -> list[Share]:
+    def cache_users(self) -> list[CacheUser]:
         return [self._share]
 
     def _entries(self, tokens: int) -> int:

@@ -131,7 +131,7 @@ def draft_cost(config: DecoderConfig, left_out: int, head: int = 0) -> float:
 
 
 class _Trial:
-    """The target's own answers, its laws along them, and places in them where drafting starts."""
+    """The target's own answers, its distributions along them, and places in them where drafting starts."""
 
     def __init__(self, model: LoadedModel, prompts: Sequence[str], tokens: int, head: int) -> None:
         self._runtime: Layered = model.runtime  # type: ignore[assignment]
@@ -143,7 +143,7 @@ class _Trial:
             self._answer(model.tokenizer.encode(prompt, add_special=True), tokens)
 
     def _answer(self, prompt: list[int], count: int) -> None:
-        """Decode greedily, then read the answer once more for its laws and what each layer changes."""
+        """Decode greedily, then read the answer once more for its distributions and what each layer changes."""
         runtime, cache = self._runtime, self._cache
         slot = cache.open(len(prompt) + count)
         text, rows = list(prompt), list(prompt)

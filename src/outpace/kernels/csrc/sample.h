@@ -14,7 +14,7 @@ typedef struct {
 /* Index of the greatest logit, the lowest among equals; -1 when one is NaN or +inf, or all are -inf. */
 OP_API int64_t op_argmax(const float *logits, int64_t count, float *greatest);
 
-/* probs = softmax(logits / temperature) in float32. Returns 0, or -1 when there is no such law (see above). */
+/* probs = softmax(logits / temperature) in float32. Returns 0, or -1 when there is no such distribution (see above). */
 OP_API int64_t op_softmax(const float *logits, int64_t count, float temperature, float *probs);
 
 /* Standard Gumbel noise of token ids (NULL: 0 .. count - 1), float64. */

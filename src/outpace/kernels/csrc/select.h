@@ -19,7 +19,7 @@ OP_API int64_t op_top_p(const float *probs, int64_t count, double top_p, uint64_
 /* Sum of exp(score - top) over a row whose greatest score is `top`. */
 OP_API double op_total(const float *scores, int64_t count, float top);
 
-/* The place whose stretch of the cumulative law holds uniform, a number in [0, 1); never one without mass. A token's
+/* The place whose stretch of the cumulative distribution holds uniform, a number in [0, 1); never one without mass. A token's
  * mass is its value, or, where `scores` is not 0, exp(value - top). */
 OP_API int64_t op_quantile(const float *values, int64_t count, int scores, float top, double uniform);
 

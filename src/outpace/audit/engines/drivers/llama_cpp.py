@@ -62,7 +62,7 @@ def load(settings):
                 "min_p": 0.0,
                 "repeat_penalty": 1.0,
                 "seed": seed,
-                "cache_prompt": temperature > 0,  # equality needs the same passes each time, a law does not
+                "cache_prompt": temperature > 0,  # equality needs the same passes each time, a distribution does not
                 "return_tokens": True,
             }
             reply = complete(body)
