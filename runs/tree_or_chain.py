@@ -21,7 +21,7 @@ import torch
 from outpace import verify
 from outpace.catalogue import resolve
 from outpace.control.costs import measure_passes
-from outpace.core.protocols import Drafter, Runtime, Session
+from outpace.core.protocols import Drafter, Request, Runtime, Session
 from outpace.core.types import Chunk, Forward, SamplingParams, Verdict
 from outpace.drafters.draft_model import DraftModel
 from outpace.drafters.draft_tree import Config, DraftTree
@@ -91,7 +91,7 @@ def follow(drafter: Drafter, runtime: Counted, text: dict[str, Any], budget: int
     params = SamplingParams(temperature=text["temperature"], seed=SEED)
     rng = KeyedRandomSource(SEED, sampler=Sampler(library) if library else None)
     prompt, tokens, count = text["prompt"], text["tokens"], len(text["prompt"])
-    one = Session(0, list(prompt), count, params, Pipeline(params), rng, count + len(tokens) + 64)
+    one = Session(0, Request(count, count + len(tokens) + 64, params), list(prompt), Pipeline(params), rng)
     one.rule = verify.rule("match")
     drafter.begin(one)
     targets: list[int] = []

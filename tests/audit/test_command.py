@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,8 @@ _session = Engine._session
 
 def longer_limit(self, *args, **kwargs):
     answer = _session(self, *args, **kwargs)
-    answer.session.limit += 1
+    request = answer.session.request
+    answer.session.request = replace(request, limit=request.limit + 1)
     return answer
 
 

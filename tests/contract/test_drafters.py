@@ -166,8 +166,10 @@ def test_output_under_match_is_plain_and_nothing_is_left(name, params):
     everyone = [*first, late]
     finish(loop, everyone)
     for one in everyone:
-        prompt = one.tokens[: one.prompt_length]
-        assert one.generated == plain(TARGET, KeyedRandomSource(one.rng.seed), params, prompt, one.limit - len(prompt))
+        prompt = one.tokens[: one.request.prompt_length]
+        assert one.generated == plain(
+            TARGET, KeyedRandomSource(one.rng.seed), params, prompt, one.request.limit - len(prompt)
+        )
         assert not one.report.warnings
     assert held(drafter) == empty
     assert loop.cache.slots == 0
@@ -209,7 +211,7 @@ def test_a_session_may_end_and_begin_again_in_the_middle_of_its_answer(name):
     drafted = one.report.drafted
     admit(loop, [one])
     finish(loop, [one])
-    assert one.generated == plain(TARGET, one.rng, one.params, one.tokens[: one.prompt_length], 24)
+    assert one.generated == plain(TARGET, one.rng, one.request.params, one.tokens[: one.request.prompt_length], 24)
     assert not one.report.warnings and (one.report.drafted > drafted or name in ("none", "lookup", "suffix"))
     assert held(drafter) == loop.cache.slots == 0
 

@@ -240,7 +240,7 @@ def test_the_better_drafter_is_chosen():
     class Watched(AutoController):
         def budgets(self, sessions, most):
             found = super().budgets(sessions, most)
-            chosen.append(sessions[0].drafter_name)
+            chosen.append(sessions[0].draft.drafter_name)
             return found
 
     simulate(drafts, truth, 400, controller=Watched(TARGET, dict.fromkeys(drafts, DRAFT), clock=lambda: 0.0))
@@ -266,7 +266,7 @@ def test_a_prompt_is_not_read_while_a_drafter_that_reads_nothing_does():
     class Watched(AutoController):
         def budgets(self, sessions, most):
             found = super().budgets(sessions, most)
-            chosen.append(sessions[0].drafter_name if found[0] else "")
+            chosen.append(sessions[0].draft.drafter_name if found[0] else "")
             return found
 
     for drafts in ({"draft": by_chance(0.95), "lookup": copying}, {"draft": by_chance(0.95)}):
@@ -337,7 +337,7 @@ def test_a_request_overrides_it(engine):
 
 def test_sessions_that_are_gone_are_forgotten(engine):
     for _ in range(3):
-        engine.open(PROMPTS[0], PARAMS).close()
+        engine.stream(PROMPTS[0], PARAMS).close()
         engine.generate(PROMPTS[0], PARAMS)
     gc.collect()
     assert len(engine.controller._known) == 0
@@ -384,8 +384,8 @@ def test_sessions_draft_together_where_none_would_alone():
     def budgets(count):
         sessions = [session(i, count=400, gamma=1) for i in range(count)]
         for one in sessions:
-            one.adaptive, one.drafters, one.drafter_name = True, {"draft": None}, "draft"
-            one.known, one.report.emitted = {"draft": len(one.tokens)}, 1
+            one.draft.adaptive, one.draft.drafters, one.draft.drafter_name = True, {"draft": None}, "draft"
+            one.draft.cached, one.report.emitted = {"draft": len(one.tokens)}, 1
         controller = AutoController(target, draft, {"draft": 0.9}, clock=lambda: 0.0)
         return controller.budgets(sessions, [1] * count)
 

@@ -1,6 +1,7 @@
 """The draft model's own cache: it catches up, rolls back, and never drafts from a wrong prefix."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_drafts_come_from_the_right_prefix_after_any_round(gammas):
     admit(loop, [one])
     turn = 0
     while one.finish is None:
-        one.gamma = gammas[turn % len(gammas)]
+        one.draft.gamma = gammas[turn % len(gammas)]
         before = len(one.tokens)
         loop.round([one])
         check_cache(loop, [one])
@@ -70,7 +71,7 @@ def test_prompts_longer_than_a_prefill_pass():
     one = session(count=9, gamma=3, prompt=prompt, rule=MATCH)
     drafter = DraftModel(ToyRuntime(TARGET, V))
     drafter.begin(one)
-    assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedRandomSource(0), one.params, prompt, 3)
+    assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedRandomSource(0), one.request.params, prompt, 3)
 
 
 def test_a_text_that_begins_like_an_ended_one_is_read_from_there_on():
@@ -86,10 +87,10 @@ def test_a_text_that_begins_like_an_ended_one_is_read_from_there_on():
     for number, (text, known) in enumerate(texts, 1):
         one = session(number, count=9, gamma=3, prompt=text, rule=MATCH)
         assert drafter.begin(one) == known
-        assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedRandomSource(0), one.params, text, 3)
+        assert drafter.propose([one], [3])[0].tokens == plain(TARGET, KeyedRandomSource(0), one.request.params, text, 3)
         drafter.end(one)
     stranger = session(9, count=9, gamma=3, prompt=prompt, rule=MATCH)
-    stranger.tenant = "somebody else"
+    stranger.request = replace(stranger.request, tenant="somebody else")
     assert drafter.begin(stranger) == 0
 
 
@@ -128,7 +129,7 @@ def test_drafting_stops_once_the_path_is_unlikely_to_stand():
             )
             for n in range(9)
         ]
-        one.stop_below = 0.2
+        one.draft.stop_below = 0.2
         short = drafter.propose([one], [8])[0]
         expected = next(n for n in range(1, 9) if stands[n] < 0.2)
         assert list(short.tokens) == list(whole.tokens[:expected])
@@ -147,7 +148,7 @@ def test_lookup_spares_the_draft_passes_and_changes_none_of_its_tokens(stop_belo
         runtime = ToyRuntime(counting, V)
         drafter = create(config, Parts(V, draft=runtime))
         one = session(count=30, gamma=6, prompt=[0, 1, 2, 3, 4] * 4, rule=MATCH)
-        one.stop_below = stop_below
+        one.draft.stop_below = stop_below
         drafter.begin(one)
         tokens = list(drafter.propose([one], [6])[0].tokens)
         found[config.lookup] = tokens, one.report.draft_passes, runtime.forwards

@@ -178,7 +178,7 @@ def searched(layout, one, budget, depth, width):
         born = []
         for path in level:
             values = naive(layout, torch.tensor(one.tokens), features, path)
-            if one.params.temperature > 0:
+            if one.request.params.temperature > 0:
                 ids = values.topk(64).indices.sort().values
                 noise = gumbel_noise(one.rng.seed, 0, len(one.tokens) + len(path), ids.numpy())
                 known, values = values, torch.full((VOCAB,), -math.inf, dtype=torch.float64)
@@ -257,7 +257,7 @@ def test_drafting_stops_where_the_path_is_unlikely_and_pauses_without_new_rows()
     sizes = []
     for floor in (0.0, 0.1, 1.0):
         one = session(count=20, gamma=9, prompt=[1, 2, 3, 4], rule=MATCH)
-        one.stop_below = floor
+        one.draft.stop_below = floor
         drafter.begin(one)
         target = ToyRuntime(hashed_logits(6, 3), 6)
         cache = target.new_cache()
@@ -270,7 +270,7 @@ def test_drafting_stops_where_the_path_is_unlikely_and_pauses_without_new_rows()
 
 def test_chains_where_the_target_takes_no_trees(tmp_path):
     target = ToyRuntime(hashed_logits(6, 3), 6)
-    target.capabilities = lambda: Capabilities(False, None, torch.float64, True)
+    target.capabilities = lambda: Capabilities(False, torch.float64, True)
     folder = write_heads(tmp_path, *toy_checkpoint(6))
     drafter = create(Config(heads=str(folder)), Parts(6, target=target))
     one = session(count=30, gamma=4, rule=MATCH)

@@ -48,13 +48,14 @@ def chosen(*tokens):
     return Scripted(lambda one, budget: Proposal.chain(list(tokens)[:budget]))
 
 
-def hybrid(join="extend", draft=DRAFT, size=V, first=None, trees=True):
+def hybrid(join="extend", draft=DRAFT, size=V, first=None):
     members = {"lookup": first or Lookup(CAREFUL), "draft_model": DraftModel(ToyRuntime(draft, size))}
-    return Hybrid(members, join, trees)
+    return Hybrid(members, join)
 
 
-def proposal_of(drafter, rule, budget, prompt=(0, 1), **controls):
+def proposal_of(drafter, rule, budget, prompt=(0, 1), trees=True, **controls):
     one = session(count=30, gamma=budget, prompt=prompt, rule=rule, **controls)
+    one.begin_draft(trees=trees)
     drafter.begin(one)
     return one, drafter.propose([one], [budget])[0]
 
@@ -94,7 +95,7 @@ def test_beside_repeats_become_one_node_under_match():
 
 @pytest.mark.parametrize(("rule", "trees"), [(BLOCK, True), (MATCH, False)], ids=["rule", "target"])
 def test_beside_is_one_member_where_no_trees_are_taken(rule, trees):
-    _, found = proposal_of(hybrid("beside", first=chosen(3), trees=trees), rule, 4)
+    _, found = proposal_of(hybrid("beside", first=chosen(3)), rule, 4, trees=trees)
     assert found.tokens == [3]
 
 
@@ -222,7 +223,7 @@ def test_batches_join_and_leave():
     loop.admit(batch)
     finish(loop, batch)
     for one in batch:
-        prompt = one.tokens[: one.prompt_length]
+        prompt = one.tokens[: one.request.prompt_length]
         assert one.generated == plain(TARGET, KeyedRandomSource(one.id), SAMPLED, prompt, 20 + one.id)
     assert not drafter._rounds
 

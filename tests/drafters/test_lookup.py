@@ -1,5 +1,6 @@
 """Lookup: what it proposes from which source, how far, and that it only ever costs time."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,7 @@ EAGER = {"min_match": 1, "stop_below": 0.0}
 def drafting(text, *, drafter=None, prediction=(), tenant="", number=0, **options):
     drafter = drafter or Lookup(Config(**options))
     one = session(number, count=200, gamma=16, prompt=text)
-    one.prediction, one.tenant = prediction, tenant
+    one.request = replace(one.request, prediction=prediction, tenant=tenant)
     drafter.begin(one)
     return drafter, one
 
@@ -67,7 +68,7 @@ def test_learns_from_the_text_what_a_match_is_worth():
 def test_drafts_less_where_the_controller_asks_for_more_certainty():
     drafter, one = drafting([*range(8), 99, *range(4, 8), 98, *range(4, 8)])
     free = len(drafter.propose([one], [8])[0])
-    one.stop_below = 0.9
+    one.draft.stop_below = 0.9
     assert len(drafter.propose([one], [8])[0]) < free
 
 
@@ -127,7 +128,7 @@ def test_an_edit_task_runs_near_the_row_budget(predicted):
     said = [*prompt, *([] if predicted else before[:3]), *after[3 if not predicted else 0 :]]
     target = follows(said)
     one = session(count=len(after), gamma=16, prompt=prompt)
-    one.prediction = before if predicted else ()
+    one.request = replace(one.request, prediction=before if predicted else ())
     assert list(decode(target, 1000, Lookup(Config()), MATCH, one)) == said[len(prompt) :]
     assert one.report.block_efficiency > (13 if predicted else 10)  # 17 at most; the first lines are not yet a copy
     assert one.report.alpha > 0.95
@@ -175,7 +176,7 @@ def test_any_prediction_and_any_pool_leave_the_answer_alone(prediction):
     drafter = Lookup(Config(pool=64, stop_below=0.0))
     for seed in range(6):  # from the second on the pool has something
         one = session(seed, count=24, gamma=6, params=SAMPLED, rng=KeyedRandomSource(seed))
-        one.prediction = prediction
+        one.request = replace(one.request, prediction=prediction)
         assert list(decode(target, 5, drafter, MATCH, one)) == plain(
             target, KeyedRandomSource(seed), SAMPLED, (0, 1), 24
         )

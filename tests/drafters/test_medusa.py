@@ -40,7 +40,7 @@ def naive(hidden: torch.Tensor) -> torch.Tensor:
 def searched(one, budget: int, static: bool) -> set[tuple[int, ...]]:
     """The ``budget`` best of all paths there are, by the product of their tokens' estimates."""
     values = naive(torch.as_tensor(TARGET(tuple(one.tokens[:-1]))))
-    if one.params.temperature > 0:
+    if one.request.params.temperature > 0:
         for head in range(HEADS):
             noise = gumbel_noise(one.rng.seed, 0, len(one.tokens) + head, torch.arange(V).numpy())
             values[head] = torch.log_softmax(values[head] + torch.from_numpy(noise), -1)
@@ -105,7 +105,7 @@ def test_drafting_stops_where_the_path_is_unlikely():
     drafter.begin(one)
     drafter.read(one, 0, target.forward([Chunk(cache.open(3), [1, 2])], cache, drafter.needs))
     sizes = []
-    for one.stop_below in (0.0, 0.1, 1.0):
+    for one.draft.stop_below in (0.0, 0.1, 1.0):
         sizes.append(len(drafter.propose([one], [9])[0]))
     assert sizes[0] == 9 > sizes[1] > sizes[2] == 0
 

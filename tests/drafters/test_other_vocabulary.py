@@ -212,7 +212,7 @@ def test_a_pass_serves_all_sessions_of_a_step(name):
 def test_doubt_stops_the_draft(name):
     drafter = toy(name, THEIRS)
     one = session(count=20, gamma=6, params=SAMPLED, rule=RATIO)
-    one.stop_below = 0.99
+    one.draft.stop_below = 0.99
     drafter.begin(one)
     assert len(drafter.propose([one], [6])[0]) == 1
 

@@ -75,7 +75,7 @@ def test_a_tree_grows_through_the_matrix():
     proposal = drafter.propose([one], [6])[0]
     paths = {tuple(proposal.tokens[n] for n in proposal.path(node)) for node in range(len(proposal))}
     assert {(9,), (9, 7), (9, 7, 5), (3,)} <= paths
-    one.stop_below = 0.2  # 0.5 and 0.25 are enough, 0.14 is not
+    one.draft.stop_below = 0.2  # 0.5 and 0.25 are enough, 0.14 is not
     assert list(drafter.propose([one], [6])[0].tokens) == [9, 7]
 
 
@@ -89,10 +89,9 @@ def test_before_any_pass_the_prompt_is_the_matrix():
 
 @pytest.mark.parametrize(("rule", "trees"), [(BLOCK, True), (MATCH, False)], ids=["rule", "target"])
 def test_chains_where_no_trees_are_taken(rule, trees):
-    drafter, one = (
-        Recycle(Config(stop_below=0.0), trees),
-        session(count=9, gamma=4, prompt=[1, 2, 1, 3, 1, 2, 1], rule=rule),
-    )
+    drafter = Recycle(Config(stop_below=0.0))
+    one = session(count=9, gamma=4, prompt=[1, 2, 1, 3, 1, 2, 1], rule=rule)
+    one.begin_draft(trees=trees)
     drafter.begin(one)
     proposal = drafter.propose([one], [5])[0]
     assert len(proposal) == 5 and proposal.is_chain

@@ -103,13 +103,13 @@ def test_the_draft_models_tree_is_the_one_grown_without_a_cache(depth, width, ch
     turn = 0
     while active := [one for one in pair if one.finish is None]:
         for one in active:
-            one.gamma = [9, 2, 0, 5][turn % 4] if one.id else 6
+            one.draft.gamma = [9, 2, 0, 5][turn % 4] if one.id else 6
         loop.round(active)
         check_cache(loop, active)
         turn += 1
     for one in pair:
         assert not one.report.warnings
-        assert one.generated == plain(TARGET, one.rng, params, one.tokens[: one.prompt_length], 40)
+        assert one.generated == plain(TARGET, one.rng, params, one.tokens[: one.request.prompt_length], 40)
     assert max(sizes) > depth or width * children == 1
 
 
@@ -127,7 +127,7 @@ def searched(one, budget, depth, width, children):
             prefix = [*one.tokens, *path]
             logits = DRAFT(tuple(prefix))
             values = torch.log_softmax(logits, -1)
-            if one.params.temperature > 0:
+            if one.request.params.temperature > 0:
                 noise = gumbel_noise(one.rng.seed, 0, len(prefix), torch.arange(V).numpy())
                 values = torch.log_softmax(values + torch.from_numpy(noise), -1)
             for token in values.topk(children).indices.tolist():
@@ -163,10 +163,10 @@ def test_drafting_stops_where_the_path_is_unlikely():
     one = session(count=40, gamma=12, rule=MATCH)
     drafter.begin(one)
     full = drafter.propose([one], [12])[0]
-    one.stop_below = 0.3
+    one.draft.stop_below = 0.3
     less = drafter.propose([one], [12])[0]
     assert 0 < len(less) < len(full)
-    one.stop_below = 1.0
+    one.draft.stop_below = 1.0
     assert len(drafter.propose([one], [12])[0]) == 0
 
 
@@ -186,7 +186,7 @@ def test_a_prompt_longer_than_a_pass_and_one_pass_a_level():
     one = session(count=9, gamma=6, prompt=[i * 5 % V for i in range(600)], rule=MATCH)
     drafter.begin(one)
     [proposal] = drafter.propose([one], [6])
-    assert tuple(plain(TARGET, KeyedRandomSource(0), one.params, one.tokens, 3)) in paths(proposal)
+    assert tuple(plain(TARGET, KeyedRandomSource(0), one.request.params, one.tokens, 3)) in paths(proposal)
     assert runtime.forwards == 3 + 3  # 592 rows in three passes, then a pass a level
     assert one.report.seconds_draft_prefill > 0 and one.report.draft_passes == 3
 
@@ -197,10 +197,11 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ParameterError, match="width"):
         Config(width=0)
     chains = ToyRuntime(DRAFT, V)
-    chains.capabilities = lambda: Capabilities(False, None, torch.float64, True)
+    chains.capabilities = lambda: Capabilities(False, torch.float64, True)
     with pytest.raises(DrafterError, match="width 1"):
         create(Config(width=2), Parts(V, draft=chains))
     one = session(count=9, gamma=6, params=SamplingParams(temperature=1.0), rule=MATCH)
-    drafter = create(Config(width=2), Parts(V, target=chains, draft=ToyRuntime(DRAFT, V)))
+    one.begin_draft(trees=False)
+    drafter = create(Config(width=2), Parts(V, draft=ToyRuntime(DRAFT, V)))
     drafter.begin(one)
     assert drafter.propose([one], [6])[0].is_chain

@@ -74,7 +74,7 @@ def test_what_is_no_prompt_is_refused(prompt):
 def test_what_is_no_prediction_is_refused(prediction):
     """In a shared pass of the draft model it would have left all others without drafts."""
     with pytest.raises(ParameterError, match="prediction token"):
-        shared_engine().open(CODE, GREEDY, prediction=prediction)
+        shared_engine().stream(CODE, GREEDY, prediction=prediction)
     assert open_slots(shared_engine()) == 0
 
 
@@ -581,14 +581,14 @@ def test_a_prediction_knows_earlier_requests_only():
     """Passes over more rows become dear after a request began: that is for the next one's prediction."""
     engine = new_engine()
     engine.measure_costs()
-    stream = engine.open(CODE, GREEDY)
+    stream = engine.stream(CODE, GREEDY)
     before, one = stream.report.relative(5), stream.report.pass_seconds(1, 0)
     for _ in range(60):
         engine.cost_model.observe(5, 0.0, {}, 1, RoundSeconds(0.0, 3 * one, 0.0, 0.0, 0))
         engine.cost_model.observe(1, 0.0, {}, 1, RoundSeconds(0.0, one, 0.0, 0.0, 0))
     assert stream.report.relative(5) == before
     stream.close()
-    assert engine.open(CODE, GREEDY).report.relative(5) == pytest.approx(3, rel=0.2)
+    assert engine.stream(CODE, GREEDY).report.relative(5) == pytest.approx(3, rel=0.2)
     assert engine.cost_model.plain == pytest.approx(one, rel=0.2) and engine.cost_model.observed is not None
 
 

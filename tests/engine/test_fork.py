@@ -72,9 +72,9 @@ for worker in workers:
 assert [queue.get() for _ in workers] == [expected] * 2
 
 # A request is open, and nobody is in a round.
-stream = engine.open("def f", LONG)
+stream = engine.stream("def f", LONG)
 next(stream)
-for use in (lambda: next(stream), stream.poll, engine.step, lambda: answer(engine), lambda: engine.open("a", PARAMS),
+for use in (lambda: next(stream), stream.poll, engine.step, lambda: answer(engine), lambda: engine.stream("a", PARAMS),
             engine.measure_costs):
     refused(in_child(use))
 assert in_child(lambda: answer(new_engine())) == repr(expected)
@@ -96,7 +96,7 @@ engine.target.runtime.forward = held
 thread = threading.Thread(target=answer, args=(engine,))
 thread.start()
 inside.wait()
-for use in (lambda: answer(engine), engine.step, lambda: engine.open("a", PARAMS), engine.measure_costs):
+for use in (lambda: answer(engine), engine.step, lambda: engine.stream("a", PARAMS), engine.measure_costs):
     refused(in_child(use))
 assert in_child(lambda: answer(new_engine())) == repr(expected)
 go.set()

@@ -283,7 +283,7 @@ def test_sessions_join_and_leave_with_ragged_acceptance(size, params):
                 loop.release(one)
         active = [one for one in active if not one.finish]
     for one in everyone:
-        prompt = one.tokens[: one.prompt_length]
+        prompt = one.tokens[: one.request.prompt_length]
         assert one.generated == plain(TARGET, KeyedRandomSource(one.id), params, prompt, 4 + one.id), one.id
         assert not one.report.warnings
     assert not scripted.open
@@ -347,7 +347,7 @@ def test_lookup_meets_the_limit_on_repetitive_prompts(length):
     admit(loop, batch)
     finish(loop, batch)
     for one in batch:
-        assert one.generated == plain(target, one.rng, GREEDY, one.tokens[: one.prompt_length], 40 + one.id)
+        assert one.generated == plain(target, one.rng, GREEDY, one.tokens[: one.request.prompt_length], 40 + one.id)
         assert one.report.drafted > 0
         assert not one.report.warnings
 

@@ -90,7 +90,7 @@ def test_an_allocation_that_fails_ends_its_own_request_only(monkeypatch, error):
         left[0] = 0
         one.generate(LONG, GREEDY)  # for the others to copy from
         left[0] = turn
-        ends = ends_of(one, [one.open(prompt, GREEDY, **options) for prompt, options in requests], interrupt=error)
+        ends = ends_of(one, [one.stream(prompt, GREEDY, **options) for prompt, options in requests], interrupt=error)
         assert nothing_held(one)
         wrong = [i for i, end in enumerate(ends) if isinstance(end, Exception)]
         for i, end in enumerate(ends):
@@ -107,7 +107,7 @@ def test_the_reader_of_a_request_without_a_slot_learns_why_and_no_other_does(mon
     expected = one.generate(CODE, GREEDY).text
     whole = KVCache.open
     monkeypatch.setattr(KVCache, "open", lambda self, n: whole(self, n) if n < 100 else 1 / 0)
-    good, bad = one.open(CODE, GREEDY), one.open(CODE, SamplingParams(max_tokens=200))
+    good, bad = one.stream(CODE, GREEDY), one.stream(CODE, SamplingParams(max_tokens=200))
     assert "".join(event.text for event in good) == expected
     with pytest.raises(ZeroDivisionError):
         next(bad)
@@ -117,7 +117,9 @@ def test_the_reader_of_a_request_without_a_slot_learns_why_and_no_other_does(mon
 def test_four_chats_without_a_limit_run_in_six_mebibytes():
     """None of them takes the whole context: what they have said is what they hold."""
     one = engine(kv_bytes=6 << 20)
-    streams = [one.open([{"role": "user", "content": f"Write {i}"}], SamplingParams(max_tokens=None)) for i in range(4)]
+    streams = [
+        one.stream([{"role": "user", "content": f"Write {i}"}], SamplingParams(max_tokens=None)) for i in range(4)
+    ]
     one.step()
     assert one.open_requests == (4, 0)
     for stream in streams:
@@ -140,8 +142,8 @@ def test_what_is_held_never_exceeds_the_budget_and_answers_are_those_given_alone
     ]  # fmt: skip
     expected = [alone.generate(prompt, params, gamma=gamma) for prompt, params, gamma in requests]
     budget = max(
-        stream._answer.need(stream._answer.session.limit)
-        for stream in [alone.open(prompt, params, gamma=gamma) for prompt, params, gamma in requests]
+        stream._answer.need(stream._answer.session.request.limit)
+        for stream in [alone.stream(prompt, params, gamma=gamma) for prompt, params, gamma in requests]
     )
     one = engine(**DRAFTING[drafting], kv_bytes=budget, prefix_bytes=1 << 20)
     ids = one.encode(LONG)
@@ -163,7 +165,7 @@ def test_what_is_held_never_exceeds_the_budget_and_answers_are_those_given_alone
         elif part:
             found.append(part)
 
-    streams = [one.open(prompt, params, gamma=gamma) for prompt, params, gamma in requests]
+    streams = [one.stream(prompt, params, gamma=gamma) for prompt, params, gamma in requests]
     ends = ends_of(one, streams, look)
     assert max(held) <= budget
     assert max(running) > 1 and given_up.count(None) >= 3  # several ran at once, and some gave way in mid-answer
@@ -208,14 +210,14 @@ def test_a_slot_takes_the_pages_that_it_counts():
 
 def test_requests_that_could_never_fit_are_refused_with_their_drafts():
     one = engine()
-    answer = one.open(CODE, GREEDY)._answer
-    need = answer.need(answer.session.limit)
-    assert need > one._loop.cache.bytes_for(answer.session.limit)
-    engine(kv_bytes=need).open(CODE, GREEDY)
+    answer = one.stream(CODE, GREEDY)._answer
+    need = answer.need(answer.session.request.limit)
+    assert need > one._loop.cache.bytes_for(answer.session.request.limit)
+    engine(kv_bytes=need).stream(CODE, GREEDY)
     small = engine(kv_bytes=need - 1)
     with pytest.raises(ContextError, match="MiB are allowed"):
-        small.open(CODE, GREEDY)
-    small.open(CODE, GREEDY, gamma=0)
+        small.stream(CODE, GREEDY)
+    small.stream(CODE, GREEDY, gamma=0)
     with pytest.raises(ContextError):
         next(prompt_logprobs(small, [5] * 1000, 0))
     assert nothing_held(engine())
@@ -225,11 +227,11 @@ def test_a_text_that_is_scored_waits_for_memory_in_its_turn():
     one = engine(kv_bytes=4 * 90112, prefix_bytes=0)
     ids = [5] * 90
     expected = [part for part in prompt_logprobs(engine(), ids, 1) if part]
-    first = [one.open(CODE, GREEDY) for _ in range(4)]
+    first = [one.stream(CODE, GREEDY) for _ in range(4)]
     one.step()
     scoring = prompt_logprobs(one, ids, 1)
     assert next(scoring) == []
-    late = one.open(CODE, GREEDY)
+    late = one.stream(CODE, GREEDY)
     found = []
     while late.result is None:
         one.step()

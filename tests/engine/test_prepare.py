@@ -39,7 +39,7 @@ def test_rounds_go_on_while_a_constraint_is_compiled(compiling):
     gate = gates["slow"] = threading.Event()
     one = new_engine()
     one.prepare(constrained("known"))
-    stream = one.open(CODE, SamplingParams(max_tokens=20, ignore_eos=True))
+    stream = one.stream(CODE, SamplingParams(max_tokens=20, ignore_eos=True))
     with ThreadPoolExecutor(2) as pool:
         try:
             slow = [pool.submit(one.generate, CODE, constrained("slow")) for _ in range(2)]
@@ -82,7 +82,7 @@ def test_what_was_prepared_is_opened_without_compiling_whatever_was_forgotten(co
     assert len(seen) == 20
     for _ in range(2):
         for n, ready in enumerate(prepared, start=1):
-            text = "".join(event.text for event in one.open(CODE, ready))
+            text = "".join(event.text for event in one.stream(CODE, ready))
             assert text == "a" * len(text) and 0 < len(text) <= n
     assert all(len(threads) == 2 for threads in seen.values())  # one matcher for the target, one for drafts
 
@@ -113,6 +113,6 @@ def test_the_engines_thread_compiles_nothing_and_a_prediction_is_read_once(monke
 def test_a_prediction_is_given_once():
     one = new_engine()
     with pytest.raises(ParameterError, match="prepared already"):
-        one.open(CODE, one.prepare(prediction="self.items"), prediction="self.items")
+        one.stream(CODE, one.prepare(prediction="self.items"), prediction="self.items")
     with pytest.raises(ParameterError, match="prediction token"):
         one.prepare(prediction=[1, 1 << 40])

@@ -43,7 +43,7 @@ def drain(one: outpace.Engine, streams) -> list[list[outpace.Event]]:
 def test_polling_gives_what_iterating_gives():
     one = engine()
     alone = [one.generate(prompt, GREEDY) for prompt in (CODE, LONG)]
-    streams = [one.open(prompt, GREEDY) for prompt in (CODE, LONG)]
+    streams = [one.stream(prompt, GREEDY) for prompt in (CODE, LONG)]
     assert streams[0].poll() is None
     for events, stream, expected in zip(drain(one, streams), streams, alone, strict=True):
         assert "".join(event.text for event in events) == expected.text == stream.result.text
@@ -60,10 +60,10 @@ def test_each_request_names_its_own_drafter_rule_and_gamma():
     plainly = one.generate(CODE, GREEDY, gamma=0)
     assert set(plainly.origins) == {"plain"}
     streams = [
-        one.open(CODE, GREEDY, drafter="lookup"),
-        one.open(CODE, GREEDY, accept="ratio", gamma=2),
-        one.open(CODE, GREEDY, accept="block"),
-        one.open(CODE, GREEDY, gamma=0),
+        one.stream(CODE, GREEDY, drafter="lookup"),
+        one.stream(CODE, GREEDY, accept="ratio", gamma=2),
+        one.stream(CODE, GREEDY, accept="block"),
+        one.stream(CODE, GREEDY, gamma=0),
     ]
     drain(one, streams)
     assert [stream.result.token_ids for stream in streams] == [plainly.token_ids] * 4
@@ -77,7 +77,7 @@ def test_each_request_names_its_own_drafter_rule_and_gamma():
     for options, words in (({"drafter": "none"}, "drafter must be one of"), ({"accept": "maybe"}, "accept must be"),
                            ({"sample": -1}, "sample must be")):  # fmt: skip
         with pytest.raises(ParameterError, match=words):
-            one.open(CODE, GREEDY, **options)
+            one.stream(CODE, GREEDY, **options)
 
 
 def test_samples_of_one_seed_differ_and_each_comes_again():
@@ -100,8 +100,10 @@ def test_a_long_prompt_does_not_stall_those_who_are_answering():
         assert loop.cache.length(late.slot) == min(4 * turn, 29)
     finish(loop, [early, late])
     for one in (early, late):
-        prompt = one.tokens[: one.prompt_length]
-        assert one.generated == plain(TARGET, one.rng, one.params, prompt, one.limit - one.prompt_length)
+        prompt = one.tokens[: one.request.prompt_length]
+        assert one.generated == plain(
+            TARGET, one.rng, one.request.params, prompt, one.request.limit - one.request.prompt_length
+        )
 
 
 def test_a_distribution_that_fails_ends_one_request_only():
@@ -117,7 +119,7 @@ def test_a_distribution_that_fails_ends_one_request_only():
     while good.finish is None:
         active = [one for one in (good, bad) if one.finish is None]
         loop.round(active)
-    assert good.generated == plain(TARGET, good.rng, good.params, good.tokens[:2], 12)
+    assert good.generated == plain(TARGET, good.rng, good.request.params, good.tokens[:2], 12)
     assert (bad.finish, str(bad.error), len(bad.tokens)) == ("error", "no such state", 7)
     for one in (good, bad):
         loop.release(one)
@@ -127,7 +129,7 @@ def test_a_distribution_that_fails_ends_one_request_only():
 def test_the_error_of_a_request_reaches_its_reader(monkeypatch):
     one = engine()
     expected = one.generate(CODE, GREEDY)
-    good, bad = one.open(CODE, GREEDY), one.open(LONG, GREEDY)
+    good, bad = one.stream(CODE, GREEDY), one.stream(LONG, GREEDY)
     monkeypatch.setattr(bad._answer.session.target_pipeline, "distribution", lambda *args: 1 / 0)
     assert "".join(event.text for event in good) == expected.text
     with pytest.raises(ZeroDivisionError):
@@ -166,7 +168,7 @@ def test_beginnings_are_given_up_when_there_is_no_room():
 
 def test_cancelling_from_another_thread_frees_everything_within_a_round():
     one = engine()
-    streams = [one.open(CODE, GREEDY) for _ in range(3)]
+    streams = [one.stream(CODE, GREEDY) for _ in range(3)]
     one.step()
     thread = threading.Thread(target=streams[1].cancel)
     thread.start()
@@ -182,7 +184,7 @@ def test_cancelling_from_another_thread_frees_everything_within_a_round():
 
 def test_closing_from_another_thread_while_one_iterates():
     one = engine()
-    stream = one.open(CODE, SamplingParams(max_tokens=200, ignore_eos=True))
+    stream = one.stream(CODE, SamplingParams(max_tokens=200, ignore_eos=True))
     next(stream)
     thread = threading.Thread(target=stream.close)
     thread.start()
@@ -219,14 +221,14 @@ def test_a_second_drafter_sees_accepted_tokens_as_a_chain():
     watching = Watching(lambda one, budget: None)
 
     def outpace_tree(one):
-        said = plain(TARGET, one.rng, one.params, one.tokens, 2)
+        said = plain(TARGET, one.rng, one.request.params, one.tokens, 2)
         wrong = (said[0] + 1) % V
         return outpace.core.types.Proposal([wrong, *said], [-1, -1, 1])
 
     one = session(count=9, gamma=3)
-    one.drafters, one.drafter_name = {"at work": at_work, "watching": watching}, "at work"
+    one.draft.drafters, one.draft.drafter_name = {"at work": at_work, "watching": watching}, "at work"
     tokens = decode(TARGET, V, at_work, MATCH, one)
-    assert list(tokens) == plain(TARGET, one.rng, one.params, one.tokens[:2], 9)
+    assert list(tokens) == plain(TARGET, one.rng, one.request.params, one.tokens[:2], 9)
     said = list(tokens)
     assert told[0] == ([0, 1], said[2], said[:3])
     assert set(one.origins) == {"at work", "bonus", "plain"} or "correction" in one.origins

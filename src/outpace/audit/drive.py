@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..core.protocols import Controller, Drafter, LogitsPipeline, RandomSource, Rule, Session
+from ..core.protocols import Controller, Drafter, Drafting, LogitsPipeline, RandomSource, Request, Rule, Session
 from ..core.types import Distribution, SamplingParams
 from ..engine.loop import Commit, Loop
 from ..sampling.pipeline import Pipeline
@@ -55,7 +55,7 @@ def commit_until(ends: Collection[int] = (), count: int | None = None) -> Commit
             session.tokens.append(token)
             if token in ends:
                 session.finish = "stop"
-            elif len(session.tokens) >= session.limit or len(session.generated) == count:
+            elif len(session.tokens) >= session.request.limit or len(session.generated) == count:
                 session.finish = "length"
             if session.finish is not None:
                 return taken
@@ -79,10 +79,10 @@ def session(
     """A session that may grow by ``count`` tokens, and whose drafts may look ``spare`` tokens further. ``rule``: for a
     drafter that is asked without a loop, which would name it."""
     params = params or SamplingParams()
-    limit = len(prompt) + count + spare
+    request = Request(len(prompt), len(prompt) + count + spare, params)
     rng = KeyedRandomSource(0) if rng is None else rng
     pipeline = pipeline or Pipeline(params, len(prompt))
-    one = Session(number, list(prompt), len(prompt), params, pipeline, rng, limit, gamma=gamma)
+    one = Session(number, request, list(prompt), pipeline, rng, Drafting(gamma))
     if rule is not None:
         one.rule = rule
     return one
@@ -183,7 +183,7 @@ def distance(
 
     def run(rng: RandomSource) -> tuple[int, ...]:
         one = session(count=count, gamma=gamma, rng=wrap(rng), params=params, pipeline=pipeline, spare=spare)
-        one.adaptive = make_controller is not None
+        one.draft.adaptive = make_controller is not None
         controller = make_controller() if make_controller else None
         tokens = decode(target, vocab_size, make(rule), rule, one, commit_until(count=count), controller)
         warnings.extend(one.report.warnings)

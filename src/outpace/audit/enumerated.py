@@ -316,7 +316,7 @@ def _tokens_of_match(options: Options) -> Check:
                     if decode(target, 6, drafter, rule, one) != expected:
                         wrong.append(f"{name}, gamma {gamma}, {label}, seed {seed}")
                 one = session(count=12, gamma=8, rng=KeyedRandomSource(seed), params=params)
-                one.adaptive, compared = True, compared + 1
+                one.draft.adaptive, compared = True, compared + 1
                 if decode(target, 6, drafter, rule, one, controller=Timed()) != expected:
                     wrong.append(f"{name}, under the controller, {label}, seed {seed}")
     note = (

@@ -81,7 +81,7 @@ def right_first(target: LogitsOf, vocab_size: int, right: int | Callable[[Sessio
     """A full chain whose first ``right`` tokens are what plain decoding will say, and the next is not."""
 
     def propose(one: Session, budget: int) -> Proposal:
-        tokens = plain(target, one.rng, one.params, one.tokens, budget, generated=len(one.generated))
+        tokens = plain(target, one.rng, one.request.params, one.tokens, budget, generated=len(one.generated))
         wrong = right if isinstance(right, int) else right(one)
         for i in range(wrong, budget):
             tokens[i] = (tokens[i] + 1) % vocab_size

@@ -39,7 +39,7 @@ _STOPS = ("\n", " ", "self", "e", ")", "in", "def ", "():\n", "return", "\0", "s
 
 
 @dataclass(frozen=True)
-class Request:
+class SoakRequest:
     """One prompt of a case. ``cancel_after``: events of its stream that are read before it is closed."""
 
     prompt: list[int]
@@ -58,7 +58,7 @@ class Case:
     context: int | None
     draft_context: int | None
     streamed: bool  # all requests as streams that take turns, some of which end early
-    requests: list[Request]
+    requests: list[SoakRequest]
     tight: bool  # memory for keys and values that the longest request just fits
 
 
@@ -83,7 +83,7 @@ def case(seed: int, number: int) -> Case:
     )
 
 
-def _request(random: Random, context: int | None, streamed: bool) -> Request:
+def _request(random: Random, context: int | None, streamed: bool) -> SoakRequest:
     length = random.randint(1, 20) if random.random() < 0.9 else context or 1
     if random.random() < 0.8:
         text = _tiny("tiny", None).tokenizer.encode(random.choice(PROMPTS) * 5, add_special=False)
@@ -109,7 +109,7 @@ def _request(random: Random, context: int | None, streamed: bool) -> Request:
         logit_bias=random.choice(({}, {}, {}, {random.randrange(1024): random.choice((-100.0, 4.0))})),
         constraint=constraint,
     )
-    return Request(prompt, params, random.randint(0, 6) if streamed and random.random() < 0.5 else None)
+    return SoakRequest(prompt, params, random.randint(0, 6) if streamed and random.random() < 0.5 else None)
 
 
 @functools.cache
@@ -232,7 +232,7 @@ def _result(stream: Stream) -> Result:
     return stream.result
 
 
-def _faults(one: Case, request: Request, result: Result, oracle: Oracle) -> list[str]:
+def _faults(one: Case, request: SoakRequest, result: Result, oracle: Oracle) -> list[str]:
     params, prompt = request.params, request.prompt
     faults = []
     if params.temperature == 0 or params.top_k == 1 or one.accept == "match":
@@ -269,7 +269,7 @@ def _agrees(result: Result, expected: Answer) -> bool:
     )
 
 
-def _is_tie(one: Case, request: Request, result: Result, expected: Answer) -> bool:
+def _is_tie(one: Case, request: SoakRequest, result: Result, expected: Answer) -> bool:
     target = _tiny("tiny", one.context)
     if target.runtime.capabilities().row_invariant:
         return False
@@ -277,7 +277,7 @@ def _is_tie(one: Case, request: Request, result: Result, expected: Answer) -> bo
     return gap is not None and gap < _TIE
 
 
-def _distribution_abiding(request: Request, result: Result, oracle: Oracle) -> list[str]:
+def _distribution_abiding(request: SoakRequest, result: Result, oracle: Oracle) -> list[str]:
     """What holds for any draw: the support of every token, and the ends."""
     prompt, params, tokens = request.prompt, request.params, result.token_ids
     faults = []

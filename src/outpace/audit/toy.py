@@ -29,7 +29,7 @@ class ToyRuntime:
         self.forwards = 0
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(trees=True, rollback=None, dtype=self._dtype, row_invariant=True)
+        return Capabilities(trees=True, dtype=self._dtype, row_invariant=True)
 
     def new_cache(self) -> KVCache:
         return KVCache(layers=1, kv_heads=1, head_dim=1, dtype=torch.float64)

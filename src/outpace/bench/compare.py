@@ -142,7 +142,7 @@ def race(
     seconds, first = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, (0.0, 0))
     with ExitStack() as opened:
         running = {
-            name: opened.enter_context(engine.open(prompt, params, gamma=depths.get(name), tenant=tenant))
+            name: opened.enter_context(engine.stream(prompt, params, gamma=depths.get(name), tenant=tenant))
             for name, engine in engines.items()
         }
         while running:

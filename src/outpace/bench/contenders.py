@@ -66,7 +66,7 @@ class Ours:
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
         start = perf_counter()
         steps, count = [], 0
-        with self.engine.open(list(prompt), params, gamma=self.gamma, drafter=self.drafter, tenant=tenant) as stream:
+        with self.engine.stream(list(prompt), params, gamma=self.gamma, drafter=self.drafter, tenant=tenant) as stream:
             for event in stream:
                 count += len(event.token_ids)
                 if event.token_ids:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..control.costs import PassCosts
-from ..core.protocols import Controller, Drafter, Session
+from ..core.protocols import Controller, Drafter, Drafting, Request, Session
 from ..core.report import expected_tokens
-from ..core.types import Proposal, RoundSeconds, SamplingParams, Verdict
+from ..core.types import Proposal, RoundSeconds, Verdict
 from ..drafters.common.text_cache import CATCH_UP_ROWS
 
 Draft = Callable[[int, int], tuple[int, int]]
@@ -136,27 +136,27 @@ def simulate(
     nobody: Any = None  # a simulated session has no logits, random draws or rule
     session = Session(
         id=number,
+        request=Request(prompt, prompt + most),
         tokens=[0] * prompt,
-        prompt_length=prompt,
-        params=SamplingParams(),
         pipeline=nobody,
         rng=nobody,
-        limit=prompt + most,
-        gamma=gamma,
-        drafters={name: cast(Drafter, draft) for name, draft in drafts.items()},  # only for their forecasts
-        drafter_name=drafter or next(iter(drafts), ""),
-        adaptive=controller is not None,
-        known=dict.fromkeys(drafts, known),
+        draft=Drafting(
+            gamma,
+            adaptive=controller is not None,
+            drafters={name: cast(Drafter, draft) for name, draft in drafts.items()},  # only for their forecasts
+            drafter_name=drafter or next(iter(drafts), ""),
+            cached=dict.fromkeys(drafts, known),
+        ),
     )
     report, read = session.report, dict.fromkeys(drafts, known)
     report.seconds_prefill = seconds = truth.prefill(prompt - known)
     first, nodes = 0.0, []
     while report.emitted < tokens:
         position, text = report.emitted, len(session.tokens)
-        allowed = max(0, min(gamma, session.limit - text - 1))
+        allowed = max(0, min(gamma, session.request.limit - text - 1))
         if controller is not None:
             [allowed] = controller.budgets([session], [allowed])
-        name = session.drafter_name
+        name = session.draft.drafter_name
         made, stood = drafts[name](position, allowed) if allowed else (0, 0)
         drafting = reading = 0.0
         if allowed:

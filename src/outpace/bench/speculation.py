@@ -111,7 +111,7 @@ def _outside(engine: Engine, models: Sequence[LoadedModel], prompt: list[int], g
     """Seconds of an answer's rounds, and of the time in them that the kernels of its passes took: the rest is Python,
     drawing tokens, bookkeeping. No kernels' seconds where torch makes the passes."""
     counted = [model.runtime for model in models if isinstance(model.runtime, NativeRuntime)]
-    with engine.open(prompt, SamplingParams(max_tokens=TOKENS, temperature=0.0), gamma=gamma) as stream:
+    with engine.stream(prompt, SamplingParams(max_tokens=TOKENS, temperature=0.0), gamma=gamma) as stream:
         while stream.report.emitted < 2 and stream.result is None:  # the draft has read the prompt after that
             engine.step()
             stream.poll()

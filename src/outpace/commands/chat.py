@@ -66,7 +66,7 @@ class Chat:
         system = [{"role": "system", "content": self.system}] if self.system else []
         answer = ""
         try:
-            with interrupts() as asked, self.engine.open([*system, *self.messages], self.params) as stream:
+            with interrupts() as asked, self.engine.stream([*system, *self.messages], self.params) as stream:
                 for event in events(self.engine, stream, asked):
                     answer += event.text
                     self._print(event)

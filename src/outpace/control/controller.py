@@ -74,7 +74,7 @@ class _Known:
 
 def _forecast(session: Session, name: str) -> Callable[[Session, int], list[float]] | None:
     """The drafter's own forecast, of one that has it (see Drafter)."""
-    return getattr(session.drafters[name], "forecast", None)
+    return getattr(session.draft.drafters[name], "forecast", None)
 
 
 def _forget(known: dict[int, _Known], number: int, gone: weakref.ref[Session]) -> None:
@@ -130,23 +130,23 @@ class AutoController:
 
     def _decide(self, sessions: Sequence[Session], most: Sequence[int], known: Sequence[_Known]) -> list[int]:
         fixed = [
-            self._candidate(s, k, s.drafter_name, m, least=0 if s.adaptive else m)
+            self._candidate(s, k, s.draft.drafter_name, m, least=0 if s.draft.adaptive else m)
             for s, m, k in zip(sessions, most, known, strict=True)
         ]
         candidates = [
-            Candidate(o.drafter, o.entries) if s.adaptive else o for s, o in zip(sessions, fixed, strict=True)
+            Candidate(o.drafter, o.entries) if s.draft.adaptive else o for s, o in zip(sessions, fixed, strict=True)
         ]
         without = allocate(candidates, self.cost_model)
         self._once = False
         choices: dict[int, list[Candidate]] = {}  # by session: what it may do besides decoding plainly
         for i, (session, one) in enumerate(zip(sessions, known, strict=True)):
-            if not session.adaptive or not most[i]:
+            if not session.draft.adaptive or not most[i]:
                 continue
             # The first token waits for nothing: neither for a draft that reads the prompt nor for more rows.
             if not session.report.emitted or one.unchecked >= _CHECK_EVERY:
                 self._once = True
             else:
-                choices[i] = [self._foreseen(session, one, name, most[i]) for name in session.drafters]
+                choices[i] = [self._foreseen(session, one, name, most[i]) for name in session.draft.drafters]
         chosen = self._choose(sessions, known, candidates, choices, without)
         for i, mine in choices.items():
             waiting = [o for o in mine if o is not candidates[i] and not _forecast(sessions[i], o.drafter)]
@@ -155,15 +155,15 @@ class AutoController:
                 candidates[i], self._once = tried, True
             elif candidates[i] in mine:
                 known[i].wait.pop(candidates[i].drafter, None)
-            sessions[i].drafter_name = candidates[i].drafter
+            sessions[i].draft.drafter_name = candidates[i].drafter
         if any(candidate.least for candidate in candidates):
             chosen = allocate(candidates, self.cost_model)
         elif chosen.rate < _MARGIN * without.rate:
             return without.nodes
         below = min(0.9, chosen.rate * max(0.0, chosen.more))
         for session in sessions:
-            if session.adaptive:  # what a drafter's own forecast made worth drafting, is drafted
-                session.stop_below = below if _forecast(session, session.drafter_name) is None else 0.0
+            if session.draft.adaptive:  # what a drafter's own forecast made worth drafting, is drafted
+                session.draft.stop_below = below if _forecast(session, session.draft.drafter_name) is None else 0.0
         return chosen.nodes
 
     def _candidate(self, session: Session, one: _Known, name: str, most: int, least: int = 0) -> Candidate:
@@ -220,10 +220,10 @@ class AutoController:
         reading = self.cost_model.reading(candidate.drafter, self._behind(session, one, candidate.drafter))
         if saved <= 0 or reading <= 0:
             return saved > 0
-        if one.plainly < _PATIENCE * reading and any(_forecast(session, name) for name in session.drafters):
+        if one.plainly < _PATIENCE * reading and any(_forecast(session, name) for name in session.draft.drafters):
             return False
-        left, done = session.limit - len(session.tokens), len(session.tokens) - session.prompt_length
-        to_come = [(1.0, left)] if session.params.ignore_eos else one.tenant.lengths.to_come(done, left)
+        left, done = session.request.limit - len(session.tokens), len(session.tokens) - session.request.prompt_length
+        to_come = [(1.0, left)] if session.request.params.ignore_eos else one.tenant.lengths.to_come(done, left)
         passed = session.report.seconds_prefill + done / without.rate
         risk = sum(p for p, n in to_come if reading - saved * n > _SLOWER * (passed + n / without.rate))
         return risk <= _RISK and saved * sum(p * n for p, n in to_come) > _PAYS * reading
@@ -277,9 +277,9 @@ class AutoController:
             one.plainly = max(0.0, one.plainly + (1 - len(verdict.path)) * passed)
             if one.budget:
                 self._learn_reading(session, one)
-                one.read[session.drafter_name] = one.text + len(verdict.path)
+                one.read[session.draft.drafter_name] = one.text + len(verdict.path)
             if session.finish in ("stop", "length"):
-                one.tenant.lengths.add(len(session.tokens) - session.prompt_length)
+                one.tenant.lengths.add(len(session.tokens) - session.request.prompt_length)
         self._rest -= passed
         if self._fresh:
             self._learn(rounds, seconds)
@@ -293,7 +293,7 @@ class AutoController:
             first, more = self.cost_model.attention(one.text - 1)
             attention += first + more * len(proposal)
             if one.budget:
-                name = session.drafter_name
+                name = session.draft.drafter_name
                 depths.setdefault(name, []).append(min(one.budget, len(proposal) + 1))
                 idle = one.rounds - one.last.get(name, one.rounds - 1) - 1
                 self._acceptance(one, name).observe(one.budget, proposal, verdict, idle)
@@ -315,10 +315,10 @@ class AutoController:
 
     def _learn_reading(self, session: Session, one: _Known) -> None:
         """What it cost the drafter to catch up with the text, if it did."""
-        behind = self._behind(session, one, session.drafter_name) - (len(session.tokens) - one.text)
+        behind = self._behind(session, one, session.draft.drafter_name) - (len(session.tokens) - one.text)
         reading = session.report.seconds_draft_prefill - one.read_seconds
         if reading > 0 and behind > 0:
-            self.cost_model.observe_reading(session.drafter_name, behind, reading)
+            self.cost_model.observe_reading(session.draft.drafter_name, behind, reading)
 
     def _steps(self, name: str, made: Sequence[int]) -> float:
         """Steps of a drafter in which fewer and fewer sessions take part, in steps of one session."""
@@ -341,7 +341,9 @@ class AutoController:
         if one is None or one.alive() is not session:
             # Sessions end in many ways, and only some of them are seen from here.
             alive = weakref.ref(session, functools.partial(_forget, self._known, session.id))
-            one = self._known[session.id] = _Known(self._tenant(session.tenant), alive, read=dict(session.known))
+            one = self._known[session.id] = _Known(
+                self._tenant(session.request.tenant), alive, read=dict(session.draft.cached)
+            )
         return one
 
     def _tenant(self, name: str) -> _Tenant:

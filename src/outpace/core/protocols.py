@@ -53,53 +53,82 @@ class Runtime(Protocol):
         advances it, and returns logits for the rows wanted and the features named in ``want``."""
 
 
+@dataclass(frozen=True)
+class Request:
+    """What was asked. ``limit``: the greatest ``len(tokens)`` that the session may reach, its prompt included.
+    ``prediction``: token ids that the caller expects as the answer. ``tenant``: whose request this is; nothing that is
+    learnt from one tenant's text serves another."""
+
+    prompt_length: int
+    limit: int
+    params: SamplingParams = field(default_factory=SamplingParams)
+    prediction: Sequence[int] = ()
+    tenant: str = ""
+
+
+@dataclass
+class Drafting:
+    """How one session drafts.
+
+    ``drafters``: all that may draft for it, by name (the loop's own, where none is named); ``drafter_name`` is the one
+    at work. ``gamma``: nodes a round, at most; where ``adaptive``, a controller decides how many. ``stop_below``: a
+    drafter stops once the path so far is accepted with less probability than this. ``cached``: tokens of the prompt
+    that each drafter had cached when the session began. ``record``: of the round's draft; ask :attr:`Session.record`.
+    """
+
+    gamma: int = 0
+    adaptive: bool = False
+    drafters: Mapping[str, Drafter] = field(default_factory=dict)
+    drafter_name: str = ""
+    stop_below: float = 0.0
+    cached: dict[str, int] = field(default_factory=dict)
+    record: DraftRecord = field(default_factory=DraftRecord)
+
+    @property
+    def drafter(self) -> Drafter:
+        """The drafter at work."""
+        return self.drafters[self.drafter_name]
+
+
 @dataclass
 class Session:
-    """One request in flight. ``tokens`` holds the prompt and what was generated; the last is *pending*:
-    it is not in the cache yet. Once the prompt is read, ``cache.length(slot) == len(tokens) - 1`` between rounds.
+    """One request in flight: ``request`` is what was asked, ``draft`` how it drafts, all else its state at run time.
 
-    ``drafters``: all that may draft for it, by name; ``drafter_name`` is the one at work. ``gamma``: nodes a round,
-    at most; where ``adaptive``, a controller decides how many. ``finish``: "stop", "length" or "error".
+    ``tokens``: the prompt and what was generated; the last one is *pending*: it is not in the cache yet. After the
+    prefill, ``cache.length(slot) == len(tokens) - 1`` between rounds. ``cache``: the target's, where ``slot`` is.
     ``pipeline`` is the drafters'; ``target_pipeline`` is the loop's own, so that no state of a constraint that a draft
     has explored decides how the target goes on. None: there is no such state, and one serves both.
+    ``finish``: "stop", "length" or "error". ``origins``: of each generated token, the source of the draft that was
+    accepted, or "correction", "bonus" or "plain".
     """
 
     id: int
+    request: Request
     tokens: list[int]
-    prompt_length: int
-    params: SamplingParams
     pipeline: LogitsPipeline
     rng: RandomSource
-    limit: int  # the greatest len(tokens) this session may reach
+    draft: Drafting = field(default_factory=Drafting)
+    rule: Rule = field(default=None)  # type: ignore[assignment]  # the loop's own, where none is named
+    target_pipeline: LogitsPipeline | None = None
     slot: int = -1
-    cache: KVCache | None = None  # the target's, where ``slot`` is
-    gamma: int = 0
+    cache: KVCache | None = None
     report: Report = field(default_factory=Report)
     finish: str | None = None
     error: Exception | None = None
-    rule: Rule = field(default=None)  # type: ignore[assignment]  # the loop's own, where none is named
-    drafters: Mapping[str, Drafter] = field(default_factory=dict)  # the loop's own, where none is named
-    drafter_name: str = ""
-    adaptive: bool = False
-    stop_below: float = 0.0  # stop drafting once the path so far stands with less probability than this
-    prediction: Sequence[int] = ()  # token ids that the caller expects as the answer
-    known: dict[str, int] = field(default_factory=dict)  # tokens of the prompt that a drafter had read at the start
-    tenant: str = ""  # whose request this is: nothing learnt from one tenant's text serves another
     origins: list[str] = field(default_factory=list)
-    """Of each generated token: the source of the draft that stood, or "correction", "bonus" or "plain"."""
-    target_pipeline: LogitsPipeline | None = None
-    _record: DraftRecord = field(default_factory=DraftRecord)
 
     def begin_draft(self, budget: int | None = None, vocab_size: int | None = None, trees: bool = True) -> None:
-        """Start the record of a round's draft: see :class:`DraftRecord`."""
-        self._record = DraftRecord(len(self.tokens), budget, vocab_size, trees, merge=not self.rule.NEEDS_DISTRIBUTIONS)
+        """Start the record of a round's draft: see :class:`DraftRecord`. ``trees``: whether the target takes trees;
+        they are drafted where the rule takes them as well."""
+        merge, trees = not self.rule.NEEDS_DISTRIBUTIONS, trees and self.rule.TREES
+        self.draft.record = DraftRecord(len(self.tokens), budget, vocab_size, trees, merge)
 
     @property
     def record(self) -> DraftRecord:
         """What is drafted behind the text as it is."""
-        if self._record.base != len(self.tokens):  # a drafter that is asked without a loop
+        if self.draft.record.base != len(self.tokens):  # a drafter that is asked without a loop
             self.begin_draft()
-        return self._record
+        return self.draft.record
 
     def draw(self, distribution: Distribution, parent: int) -> int:
         """Draw a draft token from ``distribution`` behind node ``parent`` (-1: the pending token), and record it.
@@ -114,16 +143,13 @@ class Session:
 
     @property
     def pending(self) -> int:
+        """The last token, which is not in the cache yet."""
         return self.tokens[-1]
 
     @property
     def generated(self) -> list[int]:
-        return self.tokens[self.prompt_length :]
-
-    @property
-    def drafter(self) -> Drafter:
-        """The drafter at work."""
-        return self.drafters[self.drafter_name]
+        """The tokens behind the prompt."""
+        return self.tokens[self.request.prompt_length :]
 
 
 class Rule(Protocol):

@@ -271,7 +271,6 @@ class Capabilities:
     """What a runtime can do, known at load."""
 
     trees: bool
-    rollback: int | None  # how many entries can be undone; None: any number
     dtype: torch.dtype
     row_invariant: bool  # a row's logits have the same bits whatever shares its pass
     features: frozenset[str] = frozenset()

@@ -52,9 +52,9 @@ class DraftTree:
 
     needs: Sequence[str] = ()
 
-    def __init__(self, runtime: Runtime, config: Config, trees: bool = True, prefix_bytes: int = 0) -> None:
-        """``trees`` False: chains, for targets that take no trees. ``prefix_bytes``: as :class:`DraftModel`'s."""
-        self._runtime, self._config, self._trees = runtime, config, trees
+    def __init__(self, runtime: Runtime, config: Config, prefix_bytes: int = 0) -> None:
+        """``prefix_bytes``: as :class:`DraftModel`'s."""
+        self._runtime, self._config = runtime, config
         self._text = TextCache(runtime, prefix_bytes, spare=config.depth * config.width)
         self._cache = self._text.cache
         self._slots: dict[int, int] = {}
@@ -86,11 +86,10 @@ class DraftTree:
         finally:
             for one in growing:
                 self._cache.keep(one.slot, min(len(one.session.tokens), self._cache.length(one.slot)), [])
-        return [one.tree.proposal(one.budget, one.session.stop_below) for one in growing]
+        return [one.tree.proposal(one.budget, one.session.draft.stop_below) for one in growing]
 
     def _grow(self, one: _Growing, logits: Tensor, level: int) -> None:
-        trees = self._trees and one.session.rule.TREES
-        width, children = (self._config.width, self._config.children) if trees else (1, 1)
+        width, children = (self._config.width, self._config.children) if one.session.record.trees else (1, 1)
         levels = one.levels - level
         grow(one.tree, one.session, logits, width=width, children=children, budget=one.budget, levels=levels)
 
@@ -124,7 +123,6 @@ class DraftTree:
 def create(config: Config, parts: Parts) -> Drafter:
     if parts.draft is None:
         raise DrafterError("the drafter 'draft_tree' needs a draft model: name one with --draft")
-    trees = parts.target is None or parts.target.capabilities().trees
     if not parts.draft.capabilities().trees and config.width > 1:
         raise DrafterError("the draft model takes no trees; draft_tree needs width 1 with it")
-    return DraftTree(parts.draft, config, trees, parts.prefix_bytes)
+    return DraftTree(parts.draft, config, parts.prefix_bytes)

@@ -80,10 +80,9 @@ class Hybrid:
         self,
         members: Mapping[str, Drafter],
         join: str = "extend",
-        trees: bool = True,
         gammas: Mapping[str, int] | None = None,
     ) -> None:
-        self._members, self._join, self._trees = tuple(members.items()), join, trees
+        self._members, self._join = tuple(members.items()), join
         self._gammas = tuple((gammas or {}).items())
         self._rounds: dict[int, _Tree] = {}
 
@@ -120,7 +119,7 @@ class Hybrid:
         tip = tree.tip()
         if self._join == "extend" and tip is not None:
             return tip
-        return -1 if not len(tree.record) or (self._trees and session.rule.TREES) else None
+        return -1 if not len(tree.record) or session.record.trees else None
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         rounds = [self._rounds.pop(session.id, None) for session in sessions]
@@ -169,5 +168,4 @@ def create(config: Config, parts: Parts) -> Drafter:
             raise DrafterError(f"{name!r} cannot be a member of a hybrid: it reads features of every accepted token")
         if i and not isinstance(member, Extends):
             raise DrafterError(f"{name!r} can only be the first member of a hybrid: it cannot draft behind others")
-    trees = parts.target is None or parts.target.capabilities().trees
-    return Hybrid(members, config.join, trees, {name: config.gamma for name, config in configs.items()})
+    return Hybrid(members, config.join, {name: config.gamma for name, config in configs.items()})

@@ -106,9 +106,8 @@ class Medusa:
 
     needs: Sequence[str] = ("hidden",)
 
-    def __init__(self, heads: MedusaHeads, vocab_size: int, static: bool = False, trees: bool = True) -> None:
-        """``trees`` False: chains, for targets that take no trees."""
-        self._heads, self._vocab_size, self._static, self._trees = heads, vocab_size, static, trees
+    def __init__(self, heads: MedusaHeads, vocab_size: int, static: bool = False) -> None:
+        self._heads, self._vocab_size, self._static = heads, vocab_size, static
         self._hidden: dict[int, Tensor | None] = {}  # [hidden]
         self._lengths: dict[int, int] = {}  # of the text when the drafter last looked
 
@@ -136,7 +135,7 @@ class Medusa:
     def _tree(self, session: Session, logits: Tensor, budget: int) -> Proposal:
         """``logits``: ``[heads, vocab_size]``."""
         tree, text = Tree(), list(session.tokens)
-        width = budget if self._trees and session.rule.TREES else 1
+        width = budget if session.record.trees else 1
         for depth, row in enumerate(logits[:budget]):
             distribution = session.pipeline.distribution(row, text)
             tokens = likeliest(session, distribution, row, len(session.tokens) + depth, width)
@@ -146,8 +145,8 @@ class Medusa:
                 tokens = [(token, math.log(rate)) for (token, _), rate in zip(tokens, rates, strict=False)]
             text.append(tokens[0][0])  # one distribution serves all nodes of a depth: that of the likeliest path
             born = [tree.add(node, *found) for node in tree.level for found in tokens]
-            tree.descend(born, width, session.stop_below)
-        return tree.proposal(budget, session.stop_below)
+            tree.descend(born, width, session.draft.stop_below)
+        return tree.proposal(budget, session.draft.stop_below)
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         for session, verdict, forward in zip(sessions, verdicts, seen, strict=True):
@@ -174,5 +173,4 @@ def create(config: Config, parts: Parts) -> Drafter:
         raise ModelError(f"{path}: heads over {heads.vocab_rows} tokens, but the target has {parts.vocab_size}")
     if config.static and heads.accuracies is None:
         raise ModelError(f"{path}: config.json has no outpace_accuracies, which a static tree is built from")
-    trees = parts.target is None or parts.target.capabilities().trees
-    return Medusa(heads, parts.vocab_size, bool(config.static), trees)
+    return Medusa(heads, parts.vocab_size, bool(config.static))

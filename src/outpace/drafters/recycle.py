@@ -81,8 +81,8 @@ class Recycle:
 
     needs: Sequence[str] = ()
 
-    def __init__(self, config: Config, trees: bool = True) -> None:
-        self._config, self._trees = config, trees
+    def __init__(self, config: Config) -> None:
+        self._config = config
         self._states: dict[int, _State] = {}
 
     def begin(self, session: Session) -> None:
@@ -98,11 +98,11 @@ class Recycle:
         state = self._states[session.id]
         if not state.prompt_read:
             state.prompt_read = True
-            _read(state.followers, session.tokens[: session.prompt_length], self._config.top)
+            _read(state.followers, session.tokens[: session.request.prompt_length], self._config.top)
         first = start.path[-1] if start.path else session.pending
-        width = self._config.top if self._trees and session.rule.TREES else 1
+        width = self._config.top if session.record.trees else 1
         chances = [right / state.asked for right in state.right[:width]]
-        stop_below = max(self._config.stop_below, session.stop_below)
+        stop_below = max(self._config.stop_below, session.draft.stop_below)
         places, tokens = {-1: -1}, [first]  # nodes of the template in the tree; its tokens, behind the first
         parents: list[int] = []
         for node, (parent, rank, _) in enumerate(template(4 * budget, chances, stop_below)):
@@ -158,4 +158,4 @@ def top_tokens(logits: Tensor, count: int) -> Tensor:
 
 
 def create(config: Config, parts: Parts) -> Drafter:
-    return Recycle(config, parts.target is None or parts.target.capabilities().trees)
+    return Recycle(config)

@@ -57,9 +57,11 @@ class Reencode:
                 rows[i] = [token]
                 texts[i] += decoders[i].push(token)
                 tokens[i] = self._encoder.go_on(texts[i])
-                if session.stop_below > 0:
+                if session.draft.stop_below > 0:
                     stands[i] *= float(torch.softmax(row, dim=-1)[token])
-                enough = len(tokens[i]) >= budgets[i] or step >= _STEPS * budgets[i] or stands[i] < session.stop_below
+                enough = (
+                    len(tokens[i]) >= budgets[i] or step >= _STEPS * budgets[i] or stands[i] < session.draft.stop_below
+                )
                 if not enough and token not in self._draft.draft.special_ids and self._draft.room(session):
                     going.append(i)
             active = going

@@ -16,7 +16,7 @@ from ..control.timing import CostModel, Watch
 from ..core.errors import ContextError, ParameterError
 from ..core.fork import ProcessLock
 from ..core.prefix_cache import cache_users_of
-from ..core.protocols import Controller, Drafter, Rule, Session
+from ..core.protocols import Controller, Drafter, Drafting, Request, Rule, Session
 from ..core.types import SamplingParams
 from ..kernels.sampling import Sampler
 from ..runtimes.loading import LoadedModel
@@ -99,7 +99,7 @@ class Engine:
     ) -> Result | list[Result]:
         """Answer one prompt, or each of a list of prompts (the answers keep their order).
 
-        ``params``: one for all, or one for each prompt. ``request``: keywords of :meth:`open`, for all of them.
+        ``params``: one for all, or one for each prompt. ``request``: keywords of :meth:`stream`, for all of them.
         Raises ParameterError, ContextError, TemplateError; and what ended the first request that failed.
         """
         single = _is_single(prompt)
@@ -125,11 +125,7 @@ class Engine:
         results = [stream.result for stream in streams]
         return results[0] if single else results  # type: ignore[return-value]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | Prepared | None = None, **request: Any) -> Stream:
-        """Answer one prompt piece by piece: :meth:`open` by another name. The pieces' texts joined are the result's."""
-        return self.open(prompt, params, **request)
-
-    def open(
+    def stream(
         self,
         prompt: Prompt,
         params: SamplingParams | Prepared | None = None,
@@ -141,7 +137,8 @@ class Engine:
         tenant: str = "",
         sample: int = 0,
     ) -> Stream:
-        """Queue a request; rounds are made by whoever steps the engine or iterates a stream.
+        """Queue a request, to be answered piece by piece. The pieces' texts joined are the result's. Rounds are made by
+        whoever steps the engine or iterates a stream.
 
         ``params`` may be what :meth:`prepare` made of them and of the ``prediction``. ``gamma``: drafted tokens a round
         for this request, 0 for plain decoding; the engine's own choice when None.
@@ -160,7 +157,7 @@ class Engine:
         return Stream(self, answer)
 
     def prepare(self, params: SamplingParams | None = None, prediction: str | Sequence[int] | None = None) -> Prepared:
-        """Check ``params`` and ``prediction`` and compile the constraint, in the caller's thread: :meth:`open` takes
+        """Check ``params`` and ``prediction`` and compile the constraint, in the caller's thread: :meth:`stream` takes
         what comes of it, as often as wanted, and need not do so again. Raises ParameterError."""
         params = SamplingParams() if params is None else params
         if not isinstance(params, SamplingParams):
@@ -264,7 +261,7 @@ class Engine:
         if not isinstance(params, Prepared):
             params = self.prepare(params, prediction)
         elif prediction is not None:
-            raise ParameterError("prediction was prepared already: give it to prepare(), not to open()")
+            raise ParameterError("prediction was prepared already: give it to prepare(), not to stream()")
         prepared, params = params, params.params
         for name, number in (("gamma", gamma), ("sample", sample)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
@@ -288,24 +285,22 @@ class Engine:
         )
         session = Session(
             id=next(self._ids),
+            request=Request(len(ids), limit, params, prepared.prediction, tenant),
             tokens=ids,
-            prompt_length=len(ids),
-            params=params,
             pipeline=make_pipeline(grammars=prepared.compiled and prepared.compiled.drafts),
             target_pipeline=make_pipeline(grammars=prepared.compiled),
             rng=KeyedRandomSource(seed, sample, self._sampler),
-            limit=limit,
-            gamma=most if gamma is None else gamma,
+            draft=Drafting(
+                most if gamma is None else gamma,
+                adaptive=adaptive,
+                drafters=self._drafters if adaptive and drafter is None else {name: self._drafters[name]},
+                drafter_name=name,
+            ),
             rule=self._rules[rule],
-            drafters=self._drafters if adaptive and drafter is None else {name: self._drafters[name]},
-            drafter_name=name,
-            adaptive=adaptive,
-            prediction=prepared.prediction,
-            tenant=tenant,
         )
         report = session.report
-        report.drafter, report.rule = name if session.gamma else "none", rule
-        report.gamma, report.seed, report.prompt_tokens = session.gamma, seed, len(ids)
+        report.drafter, report.rule = name if session.draft.gamma else "none", rule
+        report.gamma, report.seed, report.prompt_tokens = session.draft.gamma, seed, len(ids)
         report.pass_seconds = self.cost_model.pass_seconds() if self.cost_model else None
         if not session.rule.LOSSLESS:
             report.warnings.append(
@@ -316,10 +311,10 @@ class Engine:
         text = TextState(StreamDecoder(tokenizer, ids), params.stop, tokenizer.specials if params.stop else None)
         own_ends = frozenset() if params.ignore_eos else self.target.end_tokens
         logprobs = None if params.logprobs is None else LogprobLog()
-        drafting = session.drafters if session.gamma else ()
+        drafting = session.draft.drafters if session.draft.gamma else ()
         cache_users = [self._loop.share, *(share for name in drafting for share in self._cache_users[name])]
         # Where rows depend on those beside them, a text that is read again may go on otherwise: all is kept for it.
-        reach = session.gamma + 1 if self.target.runtime.capabilities().row_invariant else limit
+        reach = session.draft.gamma + 1 if self.target.runtime.capabilities().row_invariant else limit
         answer = Answer(session, text, own_ends | frozenset(params.stop_token_ids), logprobs, cache_users, reach)
         self._admission.check(answer.need(limit), limit)
         return answer
@@ -331,10 +326,10 @@ class Engine:
             session.tokens.append(token)
             stopped = answer.text.push(token)
             if answer.logprobs is not None:
-                answer.logprobs.append(token_logprobs(row, token, session.params.logprobs or 0))
+                answer.logprobs.append(token_logprobs(row, token, session.request.params.logprobs or 0))
             if stopped or token in answer.ends:
                 session.finish = "stop"
-            elif len(session.tokens) >= session.limit:
+            elif len(session.tokens) >= session.request.limit:
                 session.finish = "length"
             if session.finish is not None:
                 return taken
@@ -354,7 +349,7 @@ class Engine:
             text.text,
             session.generated[: text.tokens],
             session.finish or "cancelled",
-            session.prompt_length,
+            session.request.prompt_length,
             report,
             session.origins[: text.tokens],
             None if answer.logprobs is None else answer.logprobs.between(0, text.tokens),

@@ -87,19 +87,19 @@ class Loop:
         """Give each session a slot, with what is already known of its prompt, and tell its drafters."""
         for session in sessions:
             session.rule = session.rule or self._rule
-            if not session.drafters:
-                session.drafter_name = session.drafter_name or "draft"
-                session.drafters = {session.drafter_name: self._drafter}
+            if not session.draft.drafters:
+                session.draft.drafter_name = session.draft.drafter_name or "draft"
+                session.draft.drafters = {session.draft.drafter_name: self._drafter}
             # A drafter that wants features wants those of the whole prompt.
-            reuse = not any(drafter.needs for drafter in session.drafters.values())
+            reuse = not any(drafter.needs for drafter in session.draft.drafters.values())
             session.cache = self.cache
-            room, known = _text_entries(session.limit), session.tokens[:-1] if reuse else []
-            session.slot = self.prefix_cache.open(known, session.tenant, room)
+            room, known = _text_entries(session.request.limit), session.tokens[:-1] if reuse else []
+            session.slot = self.prefix_cache.open(known, session.request.tenant, room)
             session.report.prompt_cached = self.cache.length(session.slot)
-            if session.gamma > 0:
-                for name in list(session.drafters):
+            if session.draft.gamma > 0:
+                for name in list(session.draft.drafters):
                     try:
-                        session.known[name] = session.drafters[name].begin(session) or 0
+                        session.draft.cached[name] = session.draft.drafters[name].begin(session) or 0
                     except Exception as error:  # whatever a drafter does, the target still answers
                         self._switch_off(session, name, error)
 
@@ -107,9 +107,9 @@ class Loop:
         """Free what the session holds; safe at any point after admit."""
         if session.slot >= 0:
             text = session.tokens if session.error is None else []
-            self.prefix_cache.close(session.slot, text, session.tenant)
+            self.prefix_cache.close(session.slot, text, session.request.tenant)
             session.slot = -1
-        for drafter in session.drafters.values():
+        for drafter in session.draft.drafters.values():
             self._end(drafter, session)
 
     def round(self, sessions: Sequence[Session]) -> None:
@@ -177,12 +177,12 @@ class Loop:
     ) -> Forward:
         """One pass over all rows: shows the prompts' to their drafters, returns the decisions'."""
         firsts = [self.cache.length(session.slot) for session, _ in prompts]
-        drafting = [s for s in (*(session for session, _ in prompts), *deciding) if s.gamma > 0]
-        needs = sorted({name for s in drafting for drafter in s.drafters.values() for name in drafter.needs})
+        drafting = [s for s in (*(session for session, _ in prompts), *deciding) if s.draft.gamma > 0]
+        needs = sorted({name for s in drafting for drafter in s.draft.drafters.values() for name in drafter.needs})
         forward = self._runtime.forward([*(chunk for _, chunk in prompts), *decisions], self.cache, needs)
         for i, ((session, _), first) in enumerate(zip(prompts, firsts, strict=True)):
-            for name, drafter in list(session.drafters.items()):
-                if drafter.needs and session.gamma > 0:
+            for name, drafter in list(session.draft.drafters.items()):
+                if drafter.needs and session.draft.gamma > 0:
                     try:
                         drafter.read(session, first, _only(forward, i))  # type: ignore[attr-defined]
                     except Exception as error:
@@ -193,15 +193,15 @@ class Loop:
     def _propose(self, sessions: Sequence[Session]) -> list[Proposal]:
         """The drafters' proposals, or what they had recorded when they failed."""
         # The round adds a token of the target's own, so drafts beyond limit - 1 could never be emitted.
-        budgets = [max(0, min(s.gamma, s.limit - len(s.tokens) - 1)) for s in sessions]
-        if self._controller is not None and any(session.adaptive for session in sessions):
+        budgets = [max(0, min(s.draft.gamma, s.request.limit - len(s.tokens) - 1)) for s in sessions]
+        if self._controller is not None and any(session.draft.adaptive for session in sessions):
             chosen = self._controller.budgets(sessions, budgets)
             budgets = [
-                max(0, min(most, less)) if session.adaptive else most
+                max(0, min(most, less)) if session.draft.adaptive else most
                 for session, most, less in zip(sessions, budgets, chosen, strict=True)
             ]
         for session, budget in zip(sessions, budgets, strict=True):
-            session.begin_draft(budget, self._runtime.vocab_size, self._trees and session.rule.TREES)
+            session.begin_draft(budget, self._runtime.vocab_size, self._trees)
         proposals = [Proposal() for _ in sessions]
         for drafter, members in _by_drafter([(i, s) for i, s in enumerate(sessions) if budgets[i] > 0]):
             try:
@@ -227,7 +227,7 @@ class Loop:
             self._warn(session, record.error)
         for found in (proposal, record.proposal()):
             try:
-                found.check(self._runtime.vocab_size, budget, self._trees and session.rule.TREES)
+                found.check(self._runtime.vocab_size, budget, record.trees)
                 if session.rule.NEEDS_DISTRIBUTIONS:
                     record.check(found)
                 return found
@@ -265,7 +265,7 @@ class Loop:
                 session.error = None
         # The last token taken is the next pending one; those before it stay cached behind the old one.
         self.cache.keep(session.slot, base - 1, [0, *(node + 1 for node in verdict.path)][:taken])
-        sources = proposal.origins or [session.drafter_name] * len(proposal)
+        sources = proposal.origins or [session.draft.drafter_name] * len(proposal)
         origins = [*(sources[node] for node in verdict.path), verdict.kind if len(proposal) else "plain"]
         session.origins += origins[:taken]
         report = session.report
@@ -279,9 +279,9 @@ class Loop:
         """Tell every drafter of every session what the round brought."""
         told: dict[int, tuple[Drafter, list[tuple[Session, str, Verdict, Forward]]]] = {}
         for session, _, verdict, seen in judged:
-            if session.gamma > 0:
-                for name, drafter in session.drafters.items():
-                    view = (verdict, seen) if name == session.drafter_name else _as_chain(verdict, seen)
+            if session.draft.gamma > 0:
+                for name, drafter in session.draft.drafters.items():
+                    view = (verdict, seen) if name == session.draft.drafter_name else _as_chain(verdict, seen)
                     told.setdefault(id(drafter), (drafter, []))[1].append((session, name, *view))
         for drafter, members in told.values():
             sessions, names, verdicts, forwards = zip(*members, strict=True)
@@ -294,11 +294,11 @@ class Loop:
     def _switch_off(self, session: Session, name: str, error: Exception) -> None:
         """This drafter drafts no more for the session; where it was at work, nothing does."""
         self._warn(session, error)
-        if name == session.drafter_name:
-            session.gamma = 0
+        if name == session.draft.drafter_name:
+            session.draft.gamma = 0
         else:
-            drafter = session.drafters[name]
-            session.drafters = {other: one for other, one in session.drafters.items() if other != name}
+            drafter = session.draft.drafters[name]
+            session.draft.drafters = {other: one for other, one in session.draft.drafters.items() if other != name}
             self._end(drafter, session)
 
     def _end(self, drafter: Drafter, session: Session) -> None:
@@ -337,5 +337,5 @@ def _by_drafter(members: Sequence[tuple[int, Session]]) -> Iterator[tuple[Drafte
     """Places of the sessions that share the drafter at work."""
     groups: dict[int, tuple[Drafter, list[int]]] = {}
     for i, session in members:
-        groups.setdefault(id(session.drafter), (session.drafter, []))[1].append(i)
+        groups.setdefault(id(session.draft.drafter), (session.draft.drafter, []))[1].append(i)
     yield from groups.values()

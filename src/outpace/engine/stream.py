@@ -62,7 +62,7 @@ class Answer:
 
     def need(self, tokens: int) -> int:
         """Bytes of keys and values that it takes, at most, when its text reaches so many tokens."""
-        return sum(share.bytes_for(min(self.session.limit, tokens)) for share in self.cache_users)
+        return sum(share.bytes_for(min(self.session.request.limit, tokens)) for share in self.cache_users)
 
 
 class Stream:
@@ -142,6 +142,6 @@ def event_of(answer: Answer, finish: str | None) -> Event | None:
         return None
     session, start = answer.session, answer.shown
     answer.shown = end = start + count
-    tokens = session.tokens[session.prompt_length + start : session.prompt_length + end]
+    tokens = session.tokens[session.request.prompt_length + start : session.request.prompt_length + end]
     logprobs = None if answer.logprobs is None else answer.logprobs.between(start, end)
     return Event(piece, tokens, finish, session.origins[start:end], logprobs)

@@ -112,8 +112,8 @@ class NativeRuntime:
         return self._pass.seconds
 
     def capabilities(self) -> Capabilities:
-        """Trees, any rollback, and rows whose bits depend on nothing else in the pass."""
-        return Capabilities(True, None, self._dtype, True, frozenset(self._features))
+        """Trees, and rows whose bits depend on nothing else in the pass."""
+        return Capabilities(True, self._dtype, True, frozenset(self._features))
 
     def new_cache(self) -> KVCache:
         """An empty cache for this model."""

@@ -36,8 +36,8 @@ class TorchRuntime:
         return part
 
     def capabilities(self) -> Capabilities:
-        """Trees and any rollback. Not row-invariant: torch picks kernels by the number of rows."""
-        return Capabilities(True, None, self.decoder.dtype, False, frozenset(self._features))
+        """Trees. Not row-invariant: torch picks kernels by the number of rows."""
+        return Capabilities(True, self.decoder.dtype, False, frozenset(self._features))
 
     def new_cache(self) -> KVCache:
         """An empty cache for this model, in the dtype of its activations."""

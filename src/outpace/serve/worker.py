@@ -190,7 +190,7 @@ class Worker:
             if job.given_up:
                 raise ApiError(499, "the request was given up")
             for index, wanted in enumerate(job.plan.answers):
-                job.streams[index] = self._engine.open(wanted.prompt, wanted.params, **wanted.options)
+                job.streams[index] = self._engine.stream(wanted.prompt, wanted.params, **wanted.options)
         except Exception as error:
             job.given_up = True
             calls.append(partial(_settle, job.opened, None, error))

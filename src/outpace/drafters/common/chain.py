@@ -54,12 +54,12 @@ class Chain:
             self._node = session.draw(distribution, self._node)
             self.tokens.append(session.record.tokens[self._node])
             self._distributions.append(distribution)
-            if session.stop_below > 0:
+            if session.draft.stop_below > 0:
                 self._stands *= confidence(distribution, logits, self.tokens[-1])
         except Exception as error:
             session.record.error = error
         else:
-            self.going = self.room > 0 and self._stands >= session.stop_below
+            self.going = self.room > 0 and self._stands >= session.draft.stop_below
 
     def proposal(self) -> Proposal:
         return Proposal.chain(self.tokens, self._distributions if self._session.rule.NEEDS_DISTRIBUTIONS else None)

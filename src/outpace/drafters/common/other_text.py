@@ -77,7 +77,7 @@ class OtherDraft:
         return max(1, min(_ROOM * tokens + 64, self.runtime.context))
 
     def begin(self, session: Session) -> None:
-        capacity = self._entries(session.limit)
+        capacity = self._entries(session.request.limit)
         self.states[session.id] = _State(DraftText(self.target, self.draft), self.cache.open(capacity))
 
     def end(self, session: Session) -> None:

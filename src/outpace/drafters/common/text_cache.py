@@ -30,7 +30,9 @@ class TextCache:
 
     def open(self, session: Session) -> int:
         """A slot for the session's whole text, with what is known of its beginning."""
-        return self._prefix_cache.open(session.tokens[:-1], session.tenant, self._entries(session.limit))
+        return self._prefix_cache.open(
+            session.tokens[:-1], session.request.tenant, self._entries(session.request.limit)
+        )
 
     def read(self, session: Session, slot: int, text: Sequence[int]) -> None:
         """Catch up with ``text``, but for its last few tokens, as far as the slot has room. The report has the time."""
@@ -43,4 +45,4 @@ class TextCache:
 
     def close(self, session: Session, slot: int, text: Sequence[int]) -> None:
         """Free the slot; what it holds of ``text`` may be kept."""
-        self._prefix_cache.close(slot, text, session.tenant)
+        self._prefix_cache.close(slot, text, session.request.tenant)

@@ -83,7 +83,7 @@ def grow(tree: Tree, session: Session, logits: Tensor, *, width: int, children: 
     chosen. The ``width`` best of all children are the next level.
     """
     try:
-        tree.descend(_born(tree, session, logits, children, budget, levels), width, session.stop_below)
+        tree.descend(_born(tree, session, logits, children, budget, levels), width, session.draft.stop_below)
     except Exception as error:  # ends this tree alone: what has grown is a draft like any other
         session.record.error, tree.level = error, []
 
@@ -94,7 +94,7 @@ def _born(tree: Tree, session: Session, logits: Tensor, children: int, budget: i
         session.pipeline.distribution(row, tree.prefix(session, node))
         for node, row in zip(tree.level, logits, strict=True)
     ]
-    if session.rule.NEEDS_DISTRIBUTIONS and session.params.temperature > 0:
+    if session.rule.NEEDS_DISTRIBUTIONS and session.request.params.temperature > 0:
         return _draw(tree, session, distributions, children, -(-(budget - len(tree.tokens)) // levels))
     born: list[int] = []
     for node, distribution, row in zip(tree.level, distributions, logits, strict=True):

@@ -76,11 +76,11 @@ class _Growing:
 
 
 class Eagle:
-    """Drafts trees with an :class:`EagleNet`; ``trees`` False: chains, for targets that take no trees."""
+    """Drafts trees with an :class:`EagleNet`."""
 
-    def __init__(self, net: EagleNet, vocab_size: int, depth: int, width: int, trees: bool = True) -> None:
+    def __init__(self, net: EagleNet, vocab_size: int, depth: int, width: int) -> None:
         self.needs: Sequence[str] = net.taps
-        self._net, self._vocab_size, self._depth, self._width, self._trees = net, vocab_size, depth, width, trees
+        self._net, self._vocab_size, self._depth, self._width = net, vocab_size, depth, width
         config = net.config
         self._cache = KVCache(1, config.kv_heads, config.head_dim, net.dtype)
         self._share = CacheUser(PrefixCache(self._cache, 0), self._entries)
@@ -93,7 +93,7 @@ class Eagle:
         return tokens + self._width * self._depth
 
     def begin(self, session: Session) -> None:
-        capacity = self._entries(session.limit)
+        capacity = self._entries(session.request.limit)
         self._states[session.id] = _State(self._cache.open(capacity), len(session.tokens))
 
     def read(self, session: Session, first: int, seen: Forward) -> None:
@@ -129,7 +129,7 @@ class Eagle:
                 slot, base = self._states[one.session.id].slot, len(one.session.tokens) - 1
                 self._cache.keep(slot, min(base, self._cache.length(slot)), [])
         return [
-            growing[i].tree.proposal(budget, session.stop_below) if i in growing else Proposal()
+            growing[i].tree.proposal(budget, session.draft.stop_below) if i in growing else Proposal()
             for i, (session, budget) in enumerate(zip(sessions, budgets, strict=True))
         ]
 
@@ -142,7 +142,7 @@ class Eagle:
                 self._states[one.session.id].features.clear()
             after = after[-len(one.tree.level) :]  # of the text only the last row counts
             one.states |= dict(zip(one.tree.level, after, strict=True))
-            width = self._width if self._trees and one.session.rule.TREES else 1
+            width = self._width if one.session.record.trees else 1
             logits = self._net.logits(after, self._vocab_size)
             levels = one.levels - level
             grow(one.tree, one.session, logits, width=width, children=width, budget=one.budget, levels=levels)
@@ -232,5 +232,4 @@ def create(config: Config, parts: Parts) -> Drafter:
         wanted = net.fc.weight.shape[1] if net.third else net.config.hidden
         if wanted != width:
             raise ModelError(f"{path}: a network over features of {wanted} values, but the target's have {width}")
-    trees = parts.target is None or parts.target.capabilities().trees
-    return Eagle(net, parts.vocab_size, config.depth, config.width, trees)
+    return Eagle(net, parts.vocab_size, config.depth, config.width)

@@ -2,7 +2,7 @@
 (prompt lookup decoding, Saxena 2023; arXiv 2304.04487 for copying from references).
 
 The sources are the text so far (the longest suffix that occurred before, continued as after its latest occurrence),
-a passage that the output is copying with edits, the answer that the caller expects (``session.prediction``), files
+a passage that the output is copying with edits, the answer that the caller expects (``Request.prediction``), files
 of the user's, and finished requests of the same tenant. Each learns how often it is right after how many agreeing
 tokens, from the prompt, from the output, from rounds without drafting too; and so decides how far to draft.
 """
@@ -206,15 +206,15 @@ class Lookup:
     def begin(self, session: Session) -> None:
         others = [self._corpus] if self._corpus is not None else []
         if self._pool is not None:
-            others += self._pool.texts(session.tenant)
-        self._readers[session.id] = _Reader(self._config, session.prediction, others)
+            others += self._pool.texts(session.request.tenant)
+        self._readers[session.id] = _Reader(self._config, session.request.prediction, others)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         return [self._propose(session, budget) for session, budget in zip(sessions, budgets, strict=True)]
 
     def _propose(self, session: Session, budget: int) -> Proposal:
         reader = self._reader(session)
-        tokens, _, name = reader.guess(budget, max(self._config.stop_below, session.stop_below))
+        tokens, _, name = reader.guess(budget, max(self._config.stop_below, session.draft.stop_below))
         return _chain(tokens, name)
 
     def forecast(self, session: Session, most: int) -> list[float]:
@@ -223,9 +223,9 @@ class Lookup:
     def _reader(self, session: Session) -> _Reader:
         """The session's reader, which has read all its tokens."""
         reader = self._readers[session.id]
-        if reader.length < session.prompt_length:
+        if reader.length < session.request.prompt_length:
             start = perf_counter()
-            reader.read(session.tokens[reader.length : session.prompt_length], prompt=True)
+            reader.read(session.tokens[reader.length : session.request.prompt_length], prompt=True)
             session.report.seconds_draft_prefill += perf_counter() - start
         reader.read(session.tokens[reader.length :], prompt=False)
         return reader
@@ -236,7 +236,7 @@ class Lookup:
             if not start.path:
                 answers.append(self._propose(session, budget))
                 continue
-            stop_below = max(self._config.stop_below, session.stop_below)
+            stop_below = max(self._config.stop_below, session.draft.stop_below)
             answers.append(_chain(self._reader(session).guess_after(start.path, budget, stop_below), "lookup"))
         return answers
 
@@ -250,7 +250,7 @@ class Lookup:
 
     def end(self, session: Session) -> None:
         if self._readers.pop(session.id, None) is not None and self._pool is not None:
-            self._pool.add(session.tenant, session.tokens)
+            self._pool.add(session.request.tenant, session.tokens)
 
 
 def create(config: Config, parts: Parts) -> Drafter:
