@@ -35,11 +35,12 @@ from outpace.bench.compare import race
 from outpace.bench.simulate import Logged, Outcome, Truth, simulate
 from outpace.catalogue import resolve
 from outpace.control.controller import AutoController
-from outpace.control.costs import PassCosts, from_dict, machine, measure_passes, pass_costs
+from outpace.control.pass_costs import PassCosts, from_dict, load_pass_costs, machine, measure_passes
 from outpace.core.prefix_cache import shared_length
 from outpace.core.types import Chunk
 from outpace.drafters.lookup import Config, Lookup
-from outpace.engine.engine import Engine, Prompt
+from outpace.engine.engine import Engine
+from outpace.engine.prompts import Prompt
 from outpace.engine.stream import Result
 from outpace.runtimes.loading import LoadedModel, load_draft, load_model
 
@@ -97,7 +98,7 @@ def collect(args: argparse.Namespace) -> None:
     other = engine.encode(asked(target, "-"))
     with log.open("a", encoding="utf-8") as out:
         if not done:
-            costs = {"target": asdict(pass_costs(target)), "draft": asdict(pass_costs(draft))}
+            costs = {"target": asdict(load_pass_costs(target)), "draft": asdict(load_pass_costs(draft))}
             print(
                 json.dumps(costs | {"machine": machine(), "pair": [args.target, args.draft, target.weights]}), file=out
             )

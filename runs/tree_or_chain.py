@@ -20,7 +20,7 @@ import torch
 
 from outpace import verify
 from outpace.catalogue import resolve
-from outpace.control.costs import measure_passes
+from outpace.control.pass_costs import measure_passes
 from outpace.core.protocols import Drafter, Request, Runtime, Session
 from outpace.core.types import Chunk, Forward, SamplingParams, Verdict
 from outpace.drafters.draft_model import DraftModel

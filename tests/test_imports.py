@@ -12,6 +12,7 @@ BELOW_DRAFTERS = {"core", "kernels", "sampling"} | MODELS
 PARTS = BELOW_DRAFTERS | {"drafters", "verify"}
 # What each room, or file that has a rule of its own, may import besides itself.
 ALLOWED: dict[str, set[str]] = {
+    "version": set(),
     "core": set(),
     "kernels": {"core"},
     "sampling": {"core", "kernels"},
@@ -23,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "verify": {"core"},
     "drafters": BELOW_DRAFTERS,
     "train": BELOW_DRAFTERS | {"drafters"},
-    "control": {"core", "runtimes"},
+    "control": {"core", "runtimes", "version"},
     "engine": BELOW_DRAFTERS | {"control"},
     "engine.loop": {"core"},
     "engine.build": PARTS | {"control"},
@@ -33,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "commands": PARTS | {"engine", "control", "train", "serve", "audit", "bench"},
     "cli": {"core", "commands"},
     "demo": {"core", "catalogue", "runtimes", "engine", "control", "bench", "commands"},
-    "__init__": {"core", "engine"},
+    "__init__": {"core", "engine", "version"},
     "__main__": {"cli"},
 }
 

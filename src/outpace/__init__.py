@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .core.errors import OutpaceError
 from .core.report import Report
+from .version import __version__
 
 if TYPE_CHECKING:
     from .core.types import SamplingParams
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from .engine.engine import Engine
     from .engine.stream import Event, Result, Stream
 
-__version__ = "0.1.0"
-__all__ = ["Engine", "Event", "OutpaceError", "Report", "Result", "SamplingParams", "Stream", "load"]
+__all__ = ["Engine", "Event", "OutpaceError", "Report", "Result", "SamplingParams", "Stream", "__version__", "load"]
 
 # Torch and the tokenizers take seconds to import; whoever only asks for the version need not wait.
 _LATE = dict.fromkeys(("Event", "Result", "Stream"), ".engine.stream") | {"Engine": ".engine.engine"}

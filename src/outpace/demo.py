@@ -13,7 +13,7 @@ from .commands.generate import comparison_table
 from .core.errors import CatalogueError
 from .core.types import SamplingParams
 from .engine.build import load
-from .engine.engine import Prompt
+from .engine.prompts import Prompt
 from .runtimes.loading import LoadedModel, load_draft, load_model
 
 PAIR = ("qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b")

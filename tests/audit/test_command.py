@@ -130,7 +130,7 @@ def all_accepted(proposal, distributions, rng, base):
     return Verdict(list(range(len(proposal))), token, "bonus")
 
 
-_session = Engine._session
+_session = Engine._open
 
 
 def longer_limit(self, *args, **kwargs):
@@ -168,7 +168,7 @@ def test_a_fault_in_production_fails_the_audit(capsys, monkeypatch, owner, name,
 
 
 def test_a_failing_soak_case_prints_the_command_that_shows_it_again(capsys, monkeypatch):
-    monkeypatch.setattr(Engine, "_session", longer_limit)
+    monkeypatch.setattr(Engine, "_open", longer_limit)
     _, lines, _ = audit(capsys, "--only", "soak", "--soak-cases", "12", "--seed", "3")
     told = next(line for line in lines if "reproduce: " in line)
     command = told.split("reproduce: outpace ")[1].split()

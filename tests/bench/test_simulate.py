@@ -8,7 +8,7 @@ import pytest
 
 from outpace.bench.simulate import Logged, Truth, best_gamma, by_chance, operations, simulate, speedup
 from outpace.control.controller import AutoController
-from outpace.control.costs import PassCosts
+from outpace.control.pass_costs import PassCosts
 from outpace.core.report import expected_tokens
 
 FLAT = PassCosts((1, 16), (1.0, 1.0))

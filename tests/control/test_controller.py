@@ -12,11 +12,12 @@ from tests.helpers.toys import session
 
 from outpace import SamplingParams, load
 from outpace.bench.simulate import Logged, Truth, by_chance, simulate, speedup
-from outpace.control.acceptance import Acceptance, Guess
+from outpace.control.acceptance import Acceptance, Prior
 from outpace.control.allocation import Candidate, allocate, plain
 from outpace.control.controller import AutoController
-from outpace.control.costs import PassCosts
-from outpace.control.timing import CostModel, Drift, Line
+from outpace.control.cost_model import CostModel
+from outpace.control.drift import LinearFit, SpeedDrift
+from outpace.control.pass_costs import PassCosts
 from outpace.core.types import Proposal, RoundSeconds, Verdict
 from outpace.engine.explain import explain
 
@@ -42,7 +43,7 @@ def auto(target=TARGET, drafts=None):
 
 
 def test_drift_follows_the_machine():
-    drift = Drift()
+    drift = SpeedDrift()
     for _ in range(40):
         drift.observe("one row", 1.5, 1.0)
     assert drift.factor("one row") == pytest.approx(1.5, rel=0.02)
@@ -50,7 +51,7 @@ def test_drift_follows_the_machine():
 
 
 def test_drift_is_not_taken_in_by_an_interruption():
-    drift = Drift()
+    drift = SpeedDrift()
     for _ in range(40):
         drift.observe("one row", 1.0, 1.0)
     drift.observe("one row", 30.0, 1.0)
@@ -60,13 +61,13 @@ def test_drift_is_not_taken_in_by_an_interruption():
 def test_catching_up_with_a_few_tokens_says_nothing_about_reading():
     """A draft model's cost of reading a prompt went down by a share in every round that it was two tokens behind."""
     learnt = cost_model()
-    before = learnt.reading("draft", 1000)
+    before = learnt.prefill("draft", 1000)
     for _ in range(500):
-        learnt.observe_reading("draft", 2, 1e-6)
-    assert learnt.reading("draft", 1000) == before
-    learnt.observe_reading("draft", 500, 50.0)
-    assert learnt.reading("draft", 1000) == pytest.approx(100.0)
-    assert learnt.reading("draft", 5) == 0
+        learnt.observe_prefill("draft", 2, 1e-6)
+    assert learnt.prefill("draft", 1000) == before
+    learnt.observe_prefill("draft", 500, 50.0)
+    assert learnt.prefill("draft", 1000) == pytest.approx(100.0)
+    assert learnt.prefill("draft", 5) == 0
 
 
 def test_a_draft_goes_on_after_lookup_has_copied():
@@ -79,12 +80,12 @@ def test_a_draft_goes_on_after_lookup_has_copied():
 
 
 def test_line_learns_both_parameters_and_stays_positive():
-    rng, line = random.Random(0), Line(0.0, 1.0)
+    rng, line = random.Random(0), LinearFit(0.0, 1.0)
     for _ in range(200):
         x = rng.choice([1, 2, 4, 8])
         line.observe(x, 0.5 + 0.25 * x)
     assert line.at(1) == pytest.approx(0.75, rel=0.1) and line.at(8) == pytest.approx(2.5, rel=0.1)
-    falling = Line(0.0, 1.0)
+    falling = LinearFit(0.0, 1.0)
     for x in [1, 8] * 50:
         falling.observe(x, 1.0 / x)
     assert falling.step >= 0 and falling.first >= 0
@@ -108,33 +109,33 @@ def feed(acceptance, alpha, budget, rounds, seed=0):
 
 
 def test_acceptance_is_learnt_by_depth():
-    acceptance = Acceptance(Guess(0.7), keep=0.999)
+    acceptance = Acceptance(Prior(0.7), keep=0.999)
     feed(acceptance, [0.9, 0.5, 0.9], 3, 1500)
-    standing, coming = acceptance.forecast(3)
-    assert standing[:3] == pytest.approx([0.9, 0.45, 0.405], abs=0.04)
-    assert coming[:3] == pytest.approx([1, 1, 1], abs=0.01)
+    accept_probs, propose_probs = acceptance.forecast(3)
+    assert accept_probs[:3] == pytest.approx([0.9, 0.45, 0.405], abs=0.04)
+    assert propose_probs[:3] == pytest.approx([1, 1, 1], abs=0.01)
 
 
 @pytest.mark.parametrize(("alpha", "low", "high"), [(0.97, 0.8, 1.0), (0.1, 0.0, 0.55)])
 def test_a_few_rounds_move_the_forecast_of_places_never_tried(alpha, low, high):
-    acceptance = Acceptance(Guess(0.7))
+    acceptance = Acceptance(Prior(0.7))
     feed(acceptance, alpha, 2, 10)
-    assert low < acceptance.stands(4) / acceptance.stands(3) < high
+    assert low < acceptance.accept_prob(4) / acceptance.accept_prob(3) < high
 
 
 def test_a_drafter_that_finds_nothing_is_charged_for_it():
-    acceptance = Acceptance(Guess(0.7))
+    acceptance = Acceptance(Prior(0.7))
     for i in range(60):
         found = i % 4 == 0  # one round in four finds three tokens, and all stand
         proposal = Proposal.chain([0, 0, 0] if found else [])
         acceptance.observe(6, proposal, Verdict([0, 1, 2] if found else [], 0, "bonus"))
-    standing, coming = acceptance.forecast(4)
-    assert coming[0] == pytest.approx(0.25, abs=0.08) and coming[3] < 0.05
-    assert standing[2] == pytest.approx(0.25, abs=0.08)
+    accept_probs, propose_probs = acceptance.forecast(4)
+    assert propose_probs[0] == pytest.approx(0.25, abs=0.08) and propose_probs[3] < 0.05
+    assert accept_probs[2] == pytest.approx(0.25, abs=0.08)
 
 
 def test_places_of_a_tree_are_learnt_apart():
-    acceptance = Acceptance(Guess(0.7), keep=0.999)
+    acceptance = Acceptance(Prior(0.7), keep=0.999)
     tree = Proposal([1, 2, 3], [-1, -1, 0])  # the second node is a poor sibling, the third a good child
     for i in range(400):
         path = [0, 2] if i % 10 < 6 else [1] if i % 10 == 6 else []
@@ -161,7 +162,7 @@ def test_a_batch_shares_one_budget_by_what_each_gains():
     free = PassCosts((1, 64), (1.0, 1.0))
 
     def rate(nodes):  # by hand: rows of one pass, and steps in which fewer and fewer take part
-        tokens = sum(1 + sum(o.standing[:n]) for o, n in zip(candidates, nodes, strict=True))
+        tokens = sum(1 + sum(o.accept_probs[:n]) for o, n in zip(candidates, nodes, strict=True))
         steps = sum(DRAFT.relative(sum(n > d for n in nodes)) for d in range(max(nodes)))
         return tokens / (TARGET.of(3 + sum(nodes)) + 0.1 * steps)
 
@@ -200,7 +201,7 @@ def test_a_long_prompt_before_a_short_answer_is_not_read_by_the_draft():
 
 def test_what_was_saved_up_is_not_spent_on_reading_one_long_prompt():
     controller = auto()
-    controller._tenant("").credit = 1e9
+    controller._states.tenant("").credit = 1e9
     assert sum(run(0.95, prompt=2000, tokens=16, controller=controller).nodes) == 0
 
 
@@ -340,18 +341,18 @@ def test_sessions_that_are_gone_are_forgotten(engine):
         engine.stream(PROMPTS[0], PARAMS).close()
         engine.generate(PROMPTS[0], PARAMS)
     gc.collect()
-    assert len(engine.controller._known) == 0
+    assert len(engine.controller._states._sessions) == 0
 
 
 def test_tenants_do_not_learn_from_each_other(engine):
     engine.generate(PROMPTS[0], PARAMS, tenant="one")
-    one, other = engine.controller._tenant("one"), engine.controller._tenant("other")
+    one, other = engine.controller._states.tenant("one"), engine.controller._states.tenant("other")
     assert one.acceptance and one.lengths.to_come(30, 99) != other.lengths.to_come(30, 99)
     assert not other.acceptance
 
 
 def test_load_takes_a_controller(tmp_path, monkeypatch):
-    monkeypatch.setattr("outpace.control.costs.costs_dir", lambda: tmp_path)
+    monkeypatch.setattr("outpace.control.pass_costs.costs_dir", lambda: tmp_path)
     built = load(model("tiny"), model("tiny-draft"), controller="auto", prior={"draft_model": 0.9})
     assert isinstance(built.controller, AutoController) and len(list(tmp_path.iterdir())) == 2
     assert load(model("tiny"), model("tiny-draft"), controller="auto", gamma=2).controller is None

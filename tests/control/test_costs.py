@@ -10,8 +10,8 @@ import torch
 from tests.helpers.shipped import model
 
 from outpace.audit.toy import ToyRuntime
-from outpace.control import costs
-from outpace.control.costs import PassCosts, from_dict, measure_passes, pass_costs
+from outpace.control import pass_costs as costs
+from outpace.control.pass_costs import PassCosts, from_dict, load_pass_costs, measure_passes
 
 CURVE = PassCosts((1, 2, 4, 8), (10.0, 11.0, 15.0, 31.0), cached=100, per_entry=0.01, per_entry_row=0.001)
 
@@ -133,24 +133,24 @@ def test_costs_are_kept_until_something_changes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(costs, "measure_passes", measure)
     tiny = model("tiny")
-    assert pass_costs(tiny, tmp_path) == pass_costs(tiny, tmp_path) == CURVE
+    assert load_pass_costs(tiny, tmp_path) == load_pass_costs(tiny, tmp_path) == CURVE
     assert len(measured) == 1
-    pass_costs(dataclasses.replace(tiny, weights="bf16"), tmp_path)
+    load_pass_costs(dataclasses.replace(tiny, weights="bf16"), tmp_path)
     assert len(measured) == 2
     [first, _] = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_mtime_ns)
     first.write_text("{broken")
-    assert pass_costs(tiny, tmp_path) == CURVE and len(measured) == 3
+    assert load_pass_costs(tiny, tmp_path) == CURVE and len(measured) == 3
     stored = json.loads(first.read_text())
     stored["costs"]["seconds"][0] = -1.0
     first.write_text(json.dumps(stored))
-    pass_costs(tiny, tmp_path)
+    load_pass_costs(tiny, tmp_path)
     assert len(measured) == 4
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setattr(costs, "measure_passes", lambda runtime: CURVE)
     (tmp_path / "file").write_text("")
-    assert pass_costs(model("tiny"), tmp_path / "file" / "below") == CURVE
+    assert load_pass_costs(model("tiny"), tmp_path / "file" / "below") == CURVE
 
 
 @pytest.mark.parametrize(

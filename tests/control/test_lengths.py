@@ -2,29 +2,29 @@
 
 import pytest
 
-from outpace.control.lengths import Lengths
+from outpace.control.answer_lengths import AnswerLengths
 
 
 def expected(lengths, done, most=10**6):
-    return sum(chance * tokens for chance, tokens in lengths.to_come(done, most))
+    return sum(chance * tokens for chance, tokens in lengths.remaining(done, most))
 
 
 def test_chances_are_chances_and_respect_the_limit():
-    lengths = Lengths()
+    lengths = AnswerLengths()
     for done in (0, 7, 40, 511, 512, 9000):
-        found = lengths.to_come(done, 100)
+        found = lengths.remaining(done, 100)
         assert sum(chance for chance, _ in found) == pytest.approx(1)
         assert all(1 <= tokens <= 100 for _, tokens in found)
 
 
 def test_what_has_lasted_lasts():
-    lengths = Lengths()
+    lengths = AnswerLengths()
     assert expected(lengths, 100) > expected(lengths, 0)
-    assert lengths.to_come(3000, 10**6) == [(1.0, 3000)]
+    assert lengths.remaining(3000, 10**6) == [(1.0, 3000)]
 
 
 def test_it_follows_the_answers_that_end():
-    lengths = Lengths()
+    lengths = AnswerLengths()
     for _ in range(64):
         lengths.add(12)
     assert expected(lengths, 0) < 20

@@ -2,12 +2,12 @@
 
 import pytest
 
-from outpace.control.timing import RowRatios
+from outpace.control.drift import RowCostCorrection
 
 
 def test_pairs_cancel_the_machines_speed_and_medians_its_interruptions():
     now = [0.0]
-    ratios = RowRatios(lambda: now[0])
+    ratios = RowCostCorrection(lambda: now[0])
     for round_ in range(40):
         now[0] += 0.5
         speed = 1.0 if round_ < 20 else 3.0  # the machine becomes slower
@@ -19,7 +19,7 @@ def test_pairs_cancel_the_machines_speed_and_medians_its_interruptions():
 
 def test_one_row_passes_of_long_ago_are_no_pairs():
     now = [0.0]
-    ratios = RowRatios(lambda: now[0])
+    ratios = RowCostCorrection(lambda: now[0])
     ratios.observe(1, 1.0, 1.0)
     now[0] = 60.0
     ratios.observe(5, 9.0, 2.0)
@@ -27,7 +27,7 @@ def test_one_row_passes_of_long_ago_are_no_pairs():
 
 
 def test_a_few_pairs_do_not_outweigh_the_curve():
-    ratios = RowRatios(lambda: 0.0)
+    ratios = RowCostCorrection(lambda: 0.0)
     for _ in range(4):
         ratios.observe(1, 1.0, 1.0)
         ratios.observe(5, 9.0, 2.0)

@@ -230,7 +230,7 @@ def test_drafter_that_raises_leaves_plain_decoding_and_one_warning(monkeypatch):
     def broken(*args):
         raise RuntimeError("the draft's memory is gone")
 
-    monkeypatch.setattr(engine._loop._drafter, "propose", broken)
+    monkeypatch.setattr(engine.scheduler.loop._drafter, "propose", broken)
     prompts = [CODE, ids(5), "import os"]
     for prompt, result in zip(prompts, engine.generate(prompts, GREEDY), strict=True):
         assert result.token_ids == plain(prompt).token_ids
@@ -248,7 +248,7 @@ def test_draft_cache_that_cannot_be_allocated(monkeypatch):
     def full(capacity):
         raise MemoryError("no room for the draft's cache")
 
-    monkeypatch.setattr(engine._loop._drafter._cache, "open", full)
+    monkeypatch.setattr(engine.scheduler.loop._drafter._cache, "open", full)
     result = engine.generate(CODE, GREEDY)
     assert result.token_ids == plain(CODE).token_ids
     assert len(result.report.warnings) == 1 and "no room" in result.report.warnings[0]
@@ -493,13 +493,13 @@ def test_a_stream_collected_in_the_middle_of_a_round_does_not_lock_up(monkeypatc
     cycle.append(cycle)
     assert open_slots(engine) > 0
     del cycle
-    propose = engine._loop._drafter.propose
+    propose = engine.scheduler.loop._drafter.propose
 
     def collecting(*args):
         gc.collect()
         return propose(*args)
 
-    monkeypatch.setattr(engine._loop._drafter, "propose", collecting)
+    monkeypatch.setattr(engine.scheduler.loop._drafter, "propose", collecting)
     found = []
     _in_threads([lambda: found.append(engine.generate(CODE, GREEDY).token_ids)])
     assert found == [plain(CODE).token_ids]

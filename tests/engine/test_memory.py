@@ -14,7 +14,6 @@ from outpace.core.cache import KVCache
 from outpace.core.errors import CacheError, ContextError
 from outpace.core.prefix_cache import cache_users_of
 from outpace.core.types import SamplingParams
-from outpace.engine.scoring import prompt_logprobs
 
 GREEDY = SamplingParams(max_tokens=24)
 CODE = "class Stack:\n    def __init__(self):\n        self."
@@ -35,12 +34,13 @@ def engine(**options):
 def caches(one: outpace.Engine) -> list[KVCache]:
     """Every cache that there is: the target's, then the drafters'."""
     drafts = [share.prefix_cache.cache for drafter in one._drafters.values() for share in cache_users_of(drafter)]
-    return [one._loop.cache, *drafts]
+    return [one.scheduler.loop.cache, *drafts]
 
 
 def nothing_held(one: outpace.Engine) -> bool:
-    """Whether only kept beginnings are left, and no session is known."""
-    kept = [one._loop.prefix_cache] + [s.prefix_cache for d in one._drafters.values() for s in cache_users_of(d)]
+    """Whether only prefix caches are left, and no session is known."""
+    users = [user for drafter in one._drafters.values() for user in cache_users_of(drafter)]
+    kept = [one.scheduler.loop.prefix_cache, *(user.prefix_cache for user in users)]
     slots = all(prefix_cache.cache.slots == prefix_cache.slots for prefix_cache in kept)
     known = sum(len(getattr(d, name, ())) for d in one._drafters.values() for name in ("_states", "_readers"))
     return slots and known == 0 and one.open_requests == (0, 0)
@@ -142,23 +142,23 @@ def test_what_is_held_never_exceeds_the_budget_and_answers_are_those_given_alone
     ]  # fmt: skip
     expected = [alone.generate(prompt, params, gamma=gamma) for prompt, params, gamma in requests]
     budget = max(
-        stream._answer.need(stream._answer.session.request.limit)
+        stream._opened.need(stream._opened.session.request.limit)
         for stream in [alone.stream(prompt, params, gamma=gamma) for prompt, params, gamma in requests]
     )
     one = engine(**DRAFTING[drafting], kv_bytes=budget, prefix_bytes=1 << 20)
     ids = one.encode(LONG)
-    scored = [part for part in prompt_logprobs(alone, ids, 2, rows=8) if part]
+    scored = [part for part in alone.prompt_logprobs(ids, 2, rows=8) if part]
     scoring, found, held, running = None, [], [], []
     given_up = []
-    release = one._loop.release
-    monkeypatch.setattr(one._loop, "release", lambda s: (given_up.append(s.finish), release(s)))
+    release = one.scheduler.loop.release
+    monkeypatch.setattr(one.scheduler.loop, "release", lambda s: (given_up.append(s.finish), release(s)))
 
     def look():
         nonlocal scoring
         held.append(sum(cache.nbytes for cache in caches(one)))
         running.append(one.open_requests[0])
         if scoring is None:
-            scoring = prompt_logprobs(one, ids, 2, rows=8)
+            scoring = one.prompt_logprobs(ids, 2, rows=8)
         part = next(scoring, None)
         if part is None:
             scoring = None
@@ -210,33 +210,33 @@ def test_a_slot_takes_the_pages_that_it_counts():
 
 def test_requests_that_could_never_fit_are_refused_with_their_drafts():
     one = engine()
-    answer = one.stream(CODE, GREEDY)._answer
+    answer = one.stream(CODE, GREEDY)._opened
     need = answer.need(answer.session.request.limit)
-    assert need > one._loop.cache.bytes_for(answer.session.request.limit)
+    assert need > one.scheduler.loop.cache.bytes_for(answer.session.request.limit)
     engine(kv_bytes=need).stream(CODE, GREEDY)
     small = engine(kv_bytes=need - 1)
     with pytest.raises(ContextError, match="MiB are allowed"):
         small.stream(CODE, GREEDY)
     small.stream(CODE, GREEDY, gamma=0)
     with pytest.raises(ContextError):
-        next(prompt_logprobs(small, [5] * 1000, 0))
+        next(small.prompt_logprobs([5] * 1000, 0))
     assert nothing_held(engine())
 
 
 def test_a_text_that_is_scored_waits_for_memory_in_its_turn():
     one = engine(kv_bytes=4 * 90112, prefix_bytes=0)
     ids = [5] * 90
-    expected = [part for part in prompt_logprobs(engine(), ids, 1) if part]
+    expected = [part for part in engine().prompt_logprobs(ids, 1) if part]
     first = [one.stream(CODE, GREEDY) for _ in range(4)]
     one.step()
-    scoring = prompt_logprobs(one, ids, 1)
+    scoring = one.prompt_logprobs(ids, 1)
     assert next(scoring) == []
     late = one.stream(CODE, GREEDY)
     found = []
     while late.result is None:
         one.step()
-        assert late._answer.session.slot < 0 or one._admission._claims or found == expected
-        if one._admission._claims and (part := next(scoring, None)):
+        assert late._opened.session.slot < 0 or one.scheduler.admission._claims or found == expected
+        if one.scheduler.admission._claims and (part := next(scoring, None)):
             found.append(part)
         for stream in [*first, late]:
             stream.poll()

@@ -89,14 +89,14 @@ def test_what_was_prepared_is_opened_without_compiling_whatever_was_forgotten(co
 
 def test_the_engines_thread_compiles_nothing_and_a_prediction_is_read_once(monkeypatch, compiling):
     seen, _ = compiling
-    engine, read, whole = new_engine(), [], engine_module._tokens
+    engine, read, whole = new_engine(), [], engine_module.checked_tokens
 
     def watched(tokens, size, where):
         if where == "prediction" and tokens:
             read.append(threading.get_ident())
         return whole(tokens, size, where)
 
-    monkeypatch.setattr(engine_module, "_tokens", watched)
+    monkeypatch.setattr(engine_module, "checked_tokens", watched)
     with serving(engine) as server:
         for n in range(1, 21):
             body = {"type": "regex", "regex": f"b{{{n}}}"}

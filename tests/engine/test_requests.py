@@ -130,7 +130,7 @@ def test_the_error_of_a_request_reaches_its_reader(monkeypatch):
     one = engine()
     expected = one.generate(CODE, GREEDY)
     good, bad = one.stream(CODE, GREEDY), one.stream(LONG, GREEDY)
-    monkeypatch.setattr(bad._answer.session.target_pipeline, "distribution", lambda *args: 1 / 0)
+    monkeypatch.setattr(bad._opened.session.target_pipeline, "distribution", lambda *args: 1 / 0)
     assert "".join(event.text for event in good) == expected.text
     with pytest.raises(ZeroDivisionError):
         list(bad)

@@ -58,7 +58,7 @@ def new_engine(
 
 def open_slots(engine: Engine) -> int:
     """What is still held: slots of the target and of the draft, and sessions that the drafter or the engine knows."""
-    drafter = engine._loop._drafter
-    held = engine._loop.cache.slots + engine.open_requests[0]
+    drafter = engine.scheduler.loop._drafter
+    held = engine.scheduler.loop.cache.slots + engine.open_requests[0]
     held += drafter._cache.slots if hasattr(drafter, "_cache") else 0
     return held + sum(len(getattr(drafter, name, ())) for name in ("_states", "_readers"))

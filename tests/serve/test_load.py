@@ -140,7 +140,7 @@ def test_an_error_inside_ends_its_request_only(monkeypatch):
     engine = new_engine()
     with serving(engine) as server:
         alone = server.complete(prompt=CODE, max_tokens=30, temperature=0)["choices"][0]["text"]
-        whole = engine._session
+        whole = engine._open
 
         def broken(prompt, params, *rest, **more):
             answer = whole(prompt, params, *rest, **more)
@@ -148,7 +148,7 @@ def test_an_error_inside_ends_its_request_only(monkeypatch):
                 monkeypatch.setattr(answer.session.target_pipeline, "distribution", _raise)
             return answer
 
-        monkeypatch.setattr(engine, "_session", broken)
+        monkeypatch.setattr(engine, "_open", broken)
         with ThreadPoolExecutor(4) as pool:
             good = [pool.submit(server.complete, prompt=CODE, max_tokens=30, temperature=0) for _ in range(3)]
             bad = server.post("completions", {"prompt": CODE, "seed": 666})
@@ -204,13 +204,13 @@ def test_stopping_the_server_ends_what_runs():
 
 def test_leaving_while_the_prompt_is_scored(small):
     """Scoring stops between two passes."""
-    before = small.engine._loop.cache.slots
+    before = small.engine.scheduler.loop.cache.slots
     body = {"prompt": [[5] * 1000] * 4, "echo": True, "logprobs": 1, "max_tokens": 0}
     with pytest.raises(httpx.ReadTimeout):
         small.http.post("/v1/completions", json=body, timeout=0.1)
     assert small.wait_idle(2)
     deadline = time.monotonic() + 5
-    while small.engine._loop.cache.slots != before and time.monotonic() < deadline:
+    while small.engine.scheduler.loop.cache.slots != before and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert small.engine._loop.cache.slots == before
+    assert small.engine.scheduler.loop.cache.slots == before
     assert small.complete(prompt=CODE, max_tokens=2, temperature=0)["usage"]["completion_tokens"] == 2

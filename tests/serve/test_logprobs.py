@@ -104,14 +104,14 @@ def test_an_echo_without_scores(live):
 def test_scoring_a_long_prompt_leaves_others_running(live):
     """A stream that runs meanwhile gets what it gets alone, and everything is freed."""
     alone = live.complete(prompt=TEXT, max_tokens=60, temperature=0)["choices"][0]["text"]
-    held = live.engine._loop.cache.slots
+    held = live.engine.scheduler.loop.cache.slots
     with live.openai.completions.create(model="tiny", prompt=TEXT, max_tokens=60, temperature=0, stream=True) as stream:
         pieces = [next(iter(stream)).choices[0].text]
         scored = live.complete(prompt=[7] * 1000, echo=True, logprobs=1, max_tokens=0)
         pieces += [chunk.choices[0].text for chunk in stream]
     assert len(scored["choices"][0]["logprobs"]["tokens"]) == 1000
     assert "".join(pieces) == alone
-    assert live.wait_idle() and live.engine._loop.cache.slots == held
+    assert live.wait_idle() and live.engine.scheduler.loop.cache.slots == held
 
 
 def test_shown_tokens(live):

@@ -77,7 +77,7 @@ def test_a_request_that_only_waited(monkeypatch, stream):
         running = [pool.submit(server.post, "completions", {"prompt": CODE, **LONG}) for _ in range(2)]
         while engine.open_requests != (2, 0):
             time.sleep(0.001)
-        monkeypatch.setattr(engine._admission, "join", lambda: None)  # nobody else gets in
+        monkeypatch.setattr(engine.scheduler.admission, "join", lambda: None)  # nobody else gets in
         late = server.post("completions", {"prompt": CODE, "stream": stream, **LONG})
         assert late.status_code == 503 and late.headers["retry-after"] and late.json()["error"]["code"] == "timeout"
         assert all(future.result().status_code == 200 for future in running)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..control.controller import AutoController
-from ..control.costs import PassCosts
+from ..control.pass_costs import PassCosts
 from ..core.protocols import Session
 from ..core.types import Proposal, RoundSeconds, Verdict
 

@@ -176,12 +176,12 @@ def run_case(seed: int, number: int) -> list[str]:
         options={"min_match": 1} if one.drafter == "lookup" else None,
     )
     if one.tight:
-        cache_users, context = engine._admission.cache_users, target.runtime.context
+        cache_users, context = engine.scheduler.admission.cache_users, target.runtime.context
         limits = [
             min(context, len(r.prompt) + (context if r.params.max_tokens is None else r.params.max_tokens))
             for r in one.requests
         ]
-        engine._admission.most_bytes = sum(share.bytes_for(max(limits)) for share in cache_users)
+        engine.scheduler.admission.most_bytes = sum(user.bytes_for(max(limits)) for user in cache_users)
     wrong: list[str] = []
     if one.streamed:
         results = _streamed(engine, one, wrong)
@@ -192,7 +192,7 @@ def run_case(seed: int, number: int) -> list[str]:
         results = answers
     for place, (request, result) in enumerate(zip(one.requests, results, strict=True)):
         wrong += [f"request {place}: {fault}" for fault in _faults(one, request, result, _oracle(one.context))]
-    held = engine._loop.cache.slots + engine.open_requests[0]
+    held = engine.scheduler.loop.cache.slots + engine.open_requests[0]
     if held:
         wrong.append(f"{held} slots or sessions are still held")
     return wrong

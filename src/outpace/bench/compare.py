@@ -17,7 +17,8 @@ from .. import __version__
 from ..core.prefix_cache import shared_length
 from ..core.types import SamplingParams
 from ..engine.build import load
-from ..engine.engine import Engine, Prompt
+from ..engine.engine import Engine
+from ..engine.prompts import Prompt
 from ..engine.stream import Result
 from . import workload
 

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from ..catalogue import resolve
-from ..control.costs import measure_passes
+from ..control.pass_costs import measure_passes
 from ..core.errors import OutpaceError, PeerError
 from ..core.types import Chunk
 from ..runtimes.loading import LoadedModel, load_draft, load_model

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import torch
 
-from ..control.costs import time_pass
+from ..control.pass_costs import time_pass
 from ..core.protocols import Runtime
 from ..core.types import Chunk
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import cache_dir
-from ..control.costs import cpu_name
+from ..control.pass_costs import cpu_name
 from ..kernels.native import available
 from ..runtimes.loading import LoadedModel
 from .compare import provenance as versions

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..control.costs import measure_passes
+from ..control.pass_costs import measure_passes
 from ..core.errors import ContextError, PeerError
 from ..engine.build import load
-from ..engine.engine import Engine, Prompt
+from ..engine.engine import Engine
+from ..engine.prompts import Prompt
 from ..runtimes.loading import LoadedModel
 from ..text.detokenizer import StreamDecoder
 from . import workload

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from ..control.costs import PassCosts
+from ..control.pass_costs import PassCosts
 from ..core.protocols import Controller, Drafter, Drafting, Request, Session
 from ..core.report import expected_tokens
 from ..core.types import Proposal, RoundSeconds, Verdict

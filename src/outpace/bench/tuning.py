@@ -10,12 +10,13 @@ from pathlib import Path
 
 from .. import catalogue, drafters
 from ..control.controller import AutoController
-from ..control.costs import PassCosts, machine, measure_passes
+from ..control.pass_costs import PassCosts, machine, measure_passes
 from ..core.errors import OutpaceError, VocabularyError
 from ..core.types import SamplingParams
 from ..engine.build import load
-from ..engine.engine import Engine, Prompt
+from ..engine.engine import Engine
 from ..engine.plan import Plan
+from ..engine.prompts import Prompt
 from ..engine.stream import Result
 from ..files.checkpoint import open_checkpoint
 from ..runtimes.loading import LoadedModel, load_model

@@ -17,7 +17,8 @@ from ._terminal import events, interrupts, legend, painted, safe_for
 
 if TYPE_CHECKING:
     from ..core.types import SamplingParams
-    from ..engine.engine import Engine, Prompt
+    from ..engine.engine import Engine
+    from ..engine.prompts import Prompt
     from ..engine.stream import Result
 
 

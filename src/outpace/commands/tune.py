@@ -21,9 +21,10 @@ from ._output import check_output, write_output
 
 if TYPE_CHECKING:
     from ..bench.tuning import Found
-    from ..control.costs import PassCosts
+    from ..control.pass_costs import PassCosts
     from ..core.types import SamplingParams
-    from ..engine.engine import Engine, Prompt
+    from ..engine.engine import Engine
+    from ..engine.prompts import Prompt
     from ..runtimes.loading import LoadedModel
 
 
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Tune and print."""
     from ..bench import tuning
     from ..catalogue import resolve
-    from ..control.costs import pass_costs
+    from ..control.pass_costs import load_pass_costs
     from ..core.errors import ParameterError
     from ..core.types import SamplingParams
     from ..engine.build import load
@@ -68,9 +69,9 @@ def run(args: argparse.Namespace) -> int:
     target = load_model(place, weights=args.weights, backend=args.backend, threads=threads)
     prompts = [_prompt(target, text) for text in texts]
     drafts = args.draft or tuning.compatible_drafts(target)
-    costs = {target.name: pass_costs(target)}
+    costs = {target.name: load_pass_costs(target)}
     loaded = {name: load_draft(resolve(name), backend=args.backend, threads=threads) for name in drafts}
-    costs |= {model.name: pass_costs(model) for model in loaded.values()}
+    costs |= {model.name: load_pass_costs(model) for model in loaded.values()}
     _tell(costs_table(costs))
     if args.costs:
         return 0

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .timing import CostModel
+from .cost_model import CostModel
 
-_HOPELESS = 0.8  # so far below the best rate, more nodes will not reach it again
+_HOPELESS = 0.8  # of the best rate: so far below it, more nodes will not reach it again; chosen by hand
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What one session may do this round. ``standing``, ``coming``: for each node, by place, the chances that it
-    stands and that it is proposed (:mod:`.acceptance`). ``entries``: cached tokens. ``least``: nodes that it drafts
-    in any case."""
+    """What one session may do this round. ``entries``: cached tokens. ``most``: nodes that it may draft; ``least``:
+    nodes that it drafts in any case. ``accept_probs``, ``propose_probs``: for each node, by place, the probabilities
+    that it is accepted and that it is proposed (:mod:`.acceptance`)."""
 
     drafter: str
     entries: int
     most: int = 0
     least: int = 0
-    standing: Sequence[float] = ()
-    coming: Sequence[float] = ()
+    accept_probs: Sequence[float] = ()
+    propose_probs: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Nodes for each session, the tokens expected from the round, and its seconds. ``more``: seconds that each
-    node adds, on average: rows do not cost alike, but in steps."""
+    """Nodes for each session, the tokens expected from the round, and its seconds. ``node_seconds``: what each node
+    adds, on average: rows do not cost alike, but in steps."""
 
     nodes: list[int]
     tokens: float
     seconds: float
-    more: float
+    node_seconds: float
 
     @property
     def rate(self) -> float:
@@ -44,7 +44,7 @@ class _Round:
     """A round that is made larger node by node."""
 
     def __init__(self, candidates: Sequence[Candidate], cost_model: CostModel) -> None:
-        self._options, self._prices = candidates, cost_model
+        self._candidates, self._cost_model = candidates, cost_model
         self.nodes = [0] * len(candidates)
         self.tokens = self._rows = float(len(candidates))
         parts = [cost_model.attention(candidate.entries) for candidate in candidates]
@@ -53,35 +53,35 @@ class _Round:
         self._steps: dict[str, float] = {}
 
     def _one_more(self, i: int) -> tuple[float, float]:
-        """The chance that the session's next node is proposed, and the drafting steps that it adds."""
-        candidate, place = self._options[i], self.nodes[i]
+        """The probability that the session's next node is proposed, and the drafting steps that it adds."""
+        candidate, place = self._candidates[i], self.nodes[i]
         depths = self._depths.get(candidate.drafter, [])
         taking_part = depths[place] if place < len(depths) else 0
-        step = self._prices.step
+        step = self._cost_model.step
         wider = step(candidate.drafter, taking_part + 1) - step(candidate.drafter, taking_part)
         # Of a drafter that stops early, the steps that it is expected to make; looking is one in any case.
-        return candidate.coming[place], wider * (candidate.coming[place - 1] if place else 1.0)
+        return candidate.propose_probs[place], wider * (candidate.propose_probs[place - 1] if place else 1.0)
 
     def worth(self, i: int, row: float) -> float:
         """Tokens a second that the session's next node brings, where a row costs ``row`` seconds."""
-        candidate = self._options[i]
-        coming, steps = self._one_more(i)
-        drafting, before = self._prices.drafting, self._steps.get(candidate.drafter, 0.0)
-        cost = coming * (row + self._each[i]) + drafting(candidate.drafter, before + steps)
-        return candidate.standing[self.nodes[i]] / max(1e-12, cost - drafting(candidate.drafter, before))
+        candidate = self._candidates[i]
+        proposed, steps = self._one_more(i)
+        drafting, before = self._cost_model.drafting, self._steps.get(candidate.drafter, 0.0)
+        cost = proposed * (row + self._each[i]) + drafting(candidate.drafter, before + steps)
+        return candidate.accept_probs[self.nodes[i]] / max(1e-12, cost - drafting(candidate.drafter, before))
 
     def row(self) -> float:
         """Seconds of one more row."""
-        target = self._prices.target
+        target = self._cost_model.target
         return max(0.0, target(self._rows + 1, self._attention) - target(self._rows, self._attention))
 
     def add(self, i: int) -> None:
-        candidate, place = self._options[i], self.nodes[i]
-        coming, steps = self._one_more(i)
+        candidate, place = self._candidates[i], self.nodes[i]
+        proposed, steps = self._one_more(i)
         self.nodes[i] += 1
-        self.tokens += candidate.standing[place]
-        self._rows += coming
-        self._attention += coming * self._each[i]
+        self.tokens += candidate.accept_probs[place]
+        self._rows += proposed
+        self._attention += proposed * self._each[i]
         depths = self._depths.setdefault(candidate.drafter, [])
         if place == len(depths):
             depths.append(0)
@@ -89,7 +89,7 @@ class _Round:
         self._steps[candidate.drafter] = self._steps.get(candidate.drafter, 0.0) + steps
 
     def seconds(self) -> float:
-        cost_model = self._prices
+        cost_model = self._cost_model
         seconds = cost_model.target(self._rows, self._attention) + cost_model.rest(self.tokens)
         return seconds + sum(cost_model.drafting(name, steps) for name, steps in self._steps.items())
 
@@ -116,8 +116,8 @@ def allocate(candidates: Sequence[Candidate], cost_model: CostModel) -> Allocati
             nodes, tokens, seconds = list(round_.nodes), round_.tokens, now
         elif round_.tokens * seconds < _HOPELESS * tokens * now:
             break
-    more = (seconds - before) / (sum(nodes) - count) if sum(nodes) > count else 0.0
-    return Allocation(nodes, tokens, seconds, more)
+    node_seconds = (seconds - before) / (sum(nodes) - count) if sum(nodes) > count else 0.0
+    return Allocation(nodes, tokens, seconds, node_seconds)
 
 
 def plain(candidates: Sequence[Candidate], cost_model: CostModel) -> Allocation:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
+NOT_DRAFTED = ("correction", "bonus", "plain")  # origins of tokens that no drafter proposed; all others name a drafter
+
 
 @dataclass
 class Report:

@@ -1,10 +1,10 @@
 """Who holds keys and values, and who waits for them: first come, first served, within one budget.
 
 Counted are the target's cache and those of all drafters, what running requests may write in the next round, what is
-scored, and the beginnings kept for later requests. A request is admitted when its text so far fits, not all that it
-may still say. When the running ones outgrow the budget, kept beginnings go first; then the request that came last
-gives its memory up, waits at the head of the queue, and reads its text again later. Its randomness is keyed by
-position and its rows depend on nothing else in a pass, so it goes on with the tokens that it would have had.
+scored, and the prefix caches. A request is admitted when its text so far fits, not all that it may still generate.
+When the running ones outgrow the budget, prefix caches shrink first; then the request that came last gives its memory
+up, waits at the head of the queue, and repeats its prefill later. Its randomness is keyed by position and its rows
+depend on nothing else in a pass, so it goes on with the tokens that it would have had.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from ..core.errors import ContextError
 from ..core.prefix_cache import CacheUser
 from .loop import Loop
-from .stream import Answer
+from .open_request import OpenRequest
 
 
 @dataclass(eq=False)
 class Claim:
-    """Memory for a text that is only read, held from the moment that ``slot`` is known until it is dropped."""
+    """Memory for a text that is only scored, held from the moment that ``slot`` is known until it is dropped."""
 
     entries: int
     slot: int = -1
@@ -30,7 +30,7 @@ class Claim:
 
 class Admission:
     """The queue, and what those who left it hold. ``cache_users``: every cache that counts; ``most_bytes``: of all of
-    them together, None for no limit; ``prefix_bytes``: of that, for kept beginnings. Not safe for several threads at
+    them together, None for no limit; ``prefix_bytes``: of that, for prefix caches. Not safe for several threads at
     once: see Engine."""
 
     def __init__(
@@ -38,14 +38,14 @@ class Admission:
     ) -> None:
         self._loop, self.cache_users, self._max_batch = loop, cache_users, max_batch
         self.most_bytes, self._prefix_bytes = most_bytes, prefix_bytes
-        self.waiting: deque[Answer | Claim] = deque()
-        self.running: dict[int, Answer] = {}  # by session id, those that came first before the others
+        self.waiting: deque[OpenRequest | Claim] = deque()
+        self.running: dict[int, OpenRequest] = {}  # by session id, those that came first before the others
         self._claims: list[Claim] = []
 
     @property
     def held(self) -> int:
-        """Bytes taken in all caches, kept beginnings included."""
-        return sum(share.prefix_cache.cache.nbytes for share in self.cache_users)
+        """Bytes taken in all caches, prefix caches included."""
+        return sum(user.prefix_cache.cache.nbytes for user in self.cache_users)
 
     @property
     def busy(self) -> bool:
@@ -62,14 +62,14 @@ class Admission:
             )
 
     def join(self) -> None:
-        """Admit those that wait, as far as there is room. What is only read needs no place in the batch."""
+        """Admit those that wait, as far as there is room. What is only scored needs no place in the batch."""
         for one in list(self.waiting):
-            if isinstance(one, Answer) and len(self.running) >= self._max_batch:
+            if isinstance(one, OpenRequest) and len(self.running) >= self._max_batch:
                 continue
-            if not self._make_room(one.need(_next(one)) if isinstance(one, Answer) else self._bytes_of(one)):
+            if not self._make_room(one.need(_next(one)) if isinstance(one, OpenRequest) else self._bytes_of(one)):
                 break
             self.waiting.remove(one)
-            if isinstance(one, Answer):
+            if isinstance(one, OpenRequest):
                 self._admit(one)
             else:
                 self._grant(one)
@@ -86,16 +86,16 @@ class Admission:
             del self.running[last.session.id]
             self.waiting.appendleft(last)
 
-    def release(self, answer: Answer) -> None:
+    def release(self, opened: OpenRequest) -> None:
         """Free what a request holds that runs no more."""
-        del self.running[answer.session.id]
-        self._loop.release(answer.session)
+        del self.running[opened.session.id]
+        self._loop.release(opened.session)
         self._make_room(0)
 
-    def withdrawn(self) -> list[Answer]:
+    def withdrawn(self) -> list[OpenRequest]:
         """Take those who were cancelled out of the queue."""
         # A copy first: other threads may be joining it.
-        gone = [one for one in list(self.waiting) if isinstance(one, Answer) and one.cancelled]
+        gone = [one for one in list(self.waiting) if isinstance(one, OpenRequest) and one.cancelled]
         for one in gone:
             self.waiting.remove(one)
         return gone
@@ -115,19 +115,19 @@ class Admission:
         elif claim in self.waiting:
             self.waiting.remove(claim)
 
-    def _admit(self, answer: Answer) -> None:
-        session, report = answer.session, answer.session.report
+    def _admit(self, opened: OpenRequest) -> None:
+        session, report = opened.session, opened.session.report
         cached = report.prompt_cached
-        self.running[session.id] = answer
+        self.running[session.id] = opened
         try:
             self._loop.admit([session])
         except BaseException as error:  # only this one ends; the engine frees it with the others that have
-            fail(answer, error)
+            fail(opened, error)
             if not isinstance(error, Exception):
                 raise
-        if answer.admitted:  # what it reads again was its own
+        if opened.admitted:  # what its new prefill finds cached was its own
             report.prompt_cached = cached
-        answer.admitted = True
+        opened.admitted = True
 
     def _grant(self, claim: Claim) -> None:
         try:
@@ -139,7 +139,7 @@ class Admission:
                 raise
 
     def _make_room(self, more: int) -> bool:
-        """Whether ``more`` bytes fit beside what is promised; kept beginnings are given up for them."""
+        """Whether ``more`` bytes fit beside what is promised; prefix caches give up entries for them."""
         left = self._prefix_bytes
         if self.most_bytes is not None:
             promised = sum(one.need(_next(one)) for one in self.running.values())
@@ -147,19 +147,19 @@ class Admission:
             if free < 0:
                 return False
             left = min(left, free)
-        kept = sum(share.prefix_cache.nbytes for share in self.cache_users)
+        kept = sum(user.prefix_cache.nbytes for user in self.cache_users)
         if kept > left:
-            for share in self.cache_users:  # in proportion, so that target and draft know the same texts
-                share.prefix_cache.shrink(share.prefix_cache.nbytes * left // kept)
+            for user in self.cache_users:  # in proportion, so that target and draft know the same texts
+                user.prefix_cache.shrink(user.prefix_cache.nbytes * left // kept)
         return True
 
     def _bytes_of(self, claim: Claim) -> int:
         return self._loop.cache.bytes_for(claim.entries)
 
 
-def fail(answer: Answer, error: BaseException) -> None:
+def fail(opened: OpenRequest, error: BaseException) -> None:
     """End a request with what went wrong."""
-    answer.session.finish, answer.session.error = "error", _told(error)
+    opened.session.finish, opened.session.error = "error", _told(error)
 
 
 def _told(error: BaseException) -> Exception:
@@ -167,6 +167,6 @@ def _told(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else InterruptedError("interrupted")
 
 
-def _next(answer: Answer) -> int:
+def _next(opened: OpenRequest) -> int:
     """Tokens that the request's text, and what is drafted behind it, may reach in its next round."""
-    return len(answer.session.tokens) + answer.reach
+    return len(opened.session.tokens) + opened.reach

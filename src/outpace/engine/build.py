@@ -11,7 +11,7 @@ from typing import Any
 from .. import drafters, verify
 from ..catalogue import resolve
 from ..control.controller import AutoController
-from ..control.costs import pass_costs
+from ..control.pass_costs import load_pass_costs
 from ..core.errors import ParameterError
 from ..core.protocols import Parts
 from ..kernels.native import open_library
@@ -123,9 +123,9 @@ def _controller(
     prior: Mapping[str, float] | None,
 ) -> AutoController:
     """A controller that knows what the models' passes cost."""
-    draft_costs = pass_costs(draft) if draft is not None else None
+    draft_costs = load_pass_costs(draft) if draft is not None else None
     behind = {name: draft_costs for name, module in modules.items() if module.NEEDS_DRAFT and draft_costs is not None}
-    return AutoController(pass_costs(model), behind, prior)
+    return AutoController(load_pass_costs(model), behind, prior)
 
 
 def default_drafters(has_draft: bool, adaptive: bool) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ..core.report import Report
+from ..core.report import NOT_DRAFTED, Report
 
-_NOT_DRAFTS = ("correction", "bonus", "plain")
-_MUCH = 0.25  # share of the time that is worth a sentence
+_MUCH = 0.25  # share of the time that is worth a sentence; chosen by hand
 
 
 def explain(report: Report, origins: Sequence[str] = ()) -> list[str]:
@@ -23,11 +22,11 @@ def explain(report: Report, origins: Sequence[str] = ()) -> list[str]:
         lines.append(_no_drafting(report))
     if report.seconds_prefill + report.seconds_draft_prefill > report.seconds_decode:
         lines.append(
-            f"Most of the time went into reading the prompt of {report.prompt_tokens} tokens "
+            f"Most of the time went into the prefill of the prompt's {report.prompt_tokens} tokens "
             f"({report.seconds_prefill:.2f} s), where drafting cannot help."
         )
     if report.seconds_draft_prefill > 0.1 * report.seconds_decode:
-        lines.append(f"The drafter needed {report.seconds_draft_prefill:.2f} s to read the text.")
+        lines.append(f"The drafter needed {report.seconds_draft_prefill:.2f} s for its own prefill of the text.")
     return lines
 
 
@@ -43,12 +42,12 @@ def _speed(report: Report) -> str:
 
 def _drafting(report: Report, origins: Sequence[str]) -> str:
     text = (
-        f"Drafts agree {report.alpha or 0:.0%}, {report.block_efficiency or 0:.1f} tokens a pass, "
+        f"Acceptance rate {report.alpha or 0:.0%}, {report.block_efficiency or 0:.1f} tokens a pass, "
         f"drafting is {report.seconds_draft / report.seconds_decode:.0%} of the time"
     )
-    stood = Counter(origin for origin in origins if origin not in _NOT_DRAFTS)
-    if len(stood) > 1:
-        text += "; of the drafts that stood, " + ", ".join(f"{n} came from {name}" for name, n in stood.most_common())
+    accepted = Counter(origin for origin in origins if origin not in NOT_DRAFTED)
+    if len(accepted) > 1:
+        text += "; of the accepted drafts, " + ", ".join(f"{n} came from {name}" for name, n in accepted.most_common())
     plain = sum(origin == "plain" for origin in origins)
     return f"{text}." + (f" In {plain} of {report.target_passes} rounds nothing was drafted." if plain else "")
 
@@ -63,7 +62,7 @@ def _reasons(report: Report) -> list[str]:
         cost = "" if report.c is None else f" (a drafted token costs {report.c:.2f} of a one-row pass)"
         reasons.append(f"Drafting takes much of the time{cost}: a smaller draft would be cheaper.")
     if report.alpha is not None and report.alpha < 0.5:
-        reasons.append("More than half of the drafts tested were wrong: this draft does not suit this text.")
+        reasons.append("More than half of the drafts tested were rejected: this draft does not suit this text.")
     rest = report.seconds_sample + report.seconds_other
     if rest > _MUCH * report.seconds_decode:
         reasons.append(f"Sampling and bookkeeping are {rest / report.seconds_decode:.0%} of the time.")
@@ -79,5 +78,5 @@ def _no_drafting(report: Report) -> str:
         return text
     return (
         f"{text} A second row makes a pass {second - 1:.0%} slower, so more than {second - 1:.0%} of the drafts must "
-        "stand, and they cost time themselves."
+        "be accepted, and they cost time themselves."
     )

@@ -1,15 +1,14 @@
 """The round: propose, one target pass, verify, commit, keep, observe.
 
-Plain decoding is the same loop with nothing proposed. A session that has just been admitted first reads its
-prompt, in pieces that share their passes with the rounds of the others. From then on every session holds
-``cache.length(slot) == len(tokens) - 1`` between rounds: the last token is pending.
+Plain decoding is the same loop with nothing proposed. A session that has just been admitted begins with its prefill:
+the prompt goes through the target in pieces, which share their passes with the rounds of the others. From then on every
+session holds ``cache.length(slot) == len(tokens) - 1`` between rounds: the last token is pending.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from time import perf_counter
 
 from torch import Tensor
 
@@ -17,7 +16,8 @@ from ..core.cache import KVCache
 from ..core.errors import DrafterError
 from ..core.prefix_cache import CacheUser, PrefixCache
 from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
-from ..core.types import Chunk, Distribution, Forward, Proposal, RoundSeconds, Verdict
+from ..core.types import Chunk, Distribution, Forward, Proposal, Verdict
+from .round_clock import RoundClock
 
 logger = logging.getLogger("outpace")
 
@@ -26,6 +26,9 @@ _FAILED = "drafting failed"
 Commit = Callable[[Session, Sequence[int], Sequence[Tensor]], int]
 """Appends tokens to the session up to its first stop, sets ``finish`` there, returns how many it took.
 The rows ``[vocab_size]`` are the target's logits that each token was judged by."""
+
+Settled = tuple[Session, Proposal, Verdict, Forward]
+"""What a round brought for one session; the forward holds its rows alone."""
 
 
 class TargetDistributions(Sequence[Distribution]):
@@ -61,7 +64,7 @@ class Loop:
     """Runs rounds over any set of admitted sessions. Not safe for several threads at once: see Engine.
 
     ``drafter`` and ``rule`` serve sessions that name none of their own. ``prefill_rows``: prompt rows a pass.
-    ``prefix_bytes``: memory for the cached beginnings of requests that have ended, 0 for none.
+    ``prefix_bytes``: memory for the prefix cache, 0 for none.
     """
 
     def __init__(
@@ -81,10 +84,10 @@ class Loop:
         self.cache: KVCache = runtime.new_cache()
         # Other chunks of a prompt may round otherwise where rows are not invariant: nothing is reused there.
         self.prefix_cache = PrefixCache(self.cache, prefix_bytes if runtime.capabilities().row_invariant else 0)
-        self.share = CacheUser(self.prefix_cache, _text_entries)
+        self.cache_user = CacheUser(self.prefix_cache, _text_entries)
 
     def admit(self, sessions: Sequence[Session]) -> None:
-        """Give each session a slot, with what is already known of its prompt, and tell its drafters."""
+        """Give each session a slot, with what the prefix cache has of its prompt, and tell its drafters."""
         for session in sessions:
             session.rule = session.rule or self._rule
             if not session.draft.drafters:
@@ -93,8 +96,9 @@ class Loop:
             # A drafter that wants features wants those of the whole prompt.
             reuse = not any(drafter.needs for drafter in session.draft.drafters.values())
             session.cache = self.cache
-            room, known = _text_entries(session.request.limit), session.tokens[:-1] if reuse else []
-            session.slot = self.prefix_cache.open(known, session.request.tenant, room)
+            text = session.tokens[:-1] if reuse else []
+            capacity = _text_entries(session.request.limit)
+            session.slot = self.prefix_cache.open(text, session.request.tenant, capacity)
             session.report.prompt_cached = self.cache.length(session.slot)
             if session.draft.gamma > 0:
                 for name in list(session.draft.drafters):
@@ -113,59 +117,40 @@ class Loop:
             self._end(drafter, session)
 
     def round(self, sessions: Sequence[Session]) -> None:
-        """One round: sessions that still read their prompts read on, each of the others gains at least one token."""
-        t0 = perf_counter()
+        """One round: sessions in their prefill get on with it, each of the others gains at least one token."""
+        deciding = [session for session in sessions if self._uncached(session) == 0]
         prompts = self._prompt_chunks(sessions)
-        deciding = [session for session in sessions if self._unread(session) == 0]
-        draft_prefill = -sum(session.report.seconds_draft_prefill for session in deciding)
-        proposals = self._propose(deciding)
-        draft_prefill += sum(session.report.seconds_draft_prefill for session in deciding)
-        t1 = perf_counter()
-        decisions = [
-            Chunk(s.slot, [s.pending, *p.tokens], None if p.is_chain else [-1, *(parent + 1 for parent in p.parents)])
-            for s, p in zip(deciding, proposals, strict=True)
-        ]
-        forward = self._pass(prompts, deciding, decisions)
-        t2 = perf_counter()
-        verdicts = [self._verify(s, p, rows) for s, p, rows in zip(deciding, proposals, forward.logits, strict=True)]
-        t3 = perf_counter()
-        judged = [
-            (session, proposal, verdict, _only(forward, i))
-            for i, (session, proposal, verdict) in enumerate(zip(deciding, proposals, verdicts, strict=True))
-            if verdict is not None
-        ]
-        for session, proposal, verdict, seen in judged:
-            self._settle(session, proposal, verdict, seen.logits[0])
-        judged = [one for one in judged if one[0].error is None]
-        if len(sessions) == 1:
-            for session, proposal, *_ in judged:
-                rows = session.report.rows
-                rows[len(proposal) + 1] = rows.get(len(proposal) + 1, 0) + 1
-        self._observe(judged)
-        t4 = perf_counter()
-        prompt_rows = sum(len(chunk.tokens) for _, chunk in prompts)
-        a_row = (t2 - t1) / (prompt_rows + sum(len(chunk.tokens) for chunk in decisions))
-        for session, chunk in prompts:
-            session.report.seconds_prefill += a_row * len(chunk.tokens)
-        for session, chunk in zip(deciding, decisions, strict=True):
-            session.report.seconds_draft += (t1 - t0 - draft_prefill) / len(deciding)
-            session.report.seconds_target += a_row * len(chunk.tokens)
-            session.report.seconds_sample += (t3 - t2) / len(deciding)
-            session.report.seconds_other += (t4 - t3) / len(deciding)
-        if self._controller is not None and judged:
-            known, tried, ruled, _ = zip(*judged, strict=True)
-            cost = RoundSeconds(t1 - t0 - draft_prefill, t2 - t1, t3 - t2, t4 - t3, prompt_rows)
-            self._controller.observe(known, tried, ruled, cost)
+        clock = RoundClock(deciding)
 
-    def _unread(self, session: Session) -> int:
+        proposals = self._propose(deciding)
+        clock.lap()
+        decisions = [_chunk(session, proposal) for session, proposal in zip(deciding, proposals, strict=True)]
+        forward = self._pass(prompts, deciding, decisions)
+        clock.lap()
+        verdicts = [self._verify(s, p, rows) for s, p, rows in zip(deciding, proposals, forward.logits, strict=True)]
+        clock.lap()
+        settled = []
+        for i, (session, proposal, verdict) in enumerate(zip(deciding, proposals, verdicts, strict=True)):
+            if verdict is not None:
+                seen = _only(forward, i)
+                self._settle(session, proposal, verdict, seen.logits[0], alone=len(sessions) == 1)
+                if session.error is None:
+                    settled.append((session, proposal, verdict, seen))
+        self._observe(settled)
+        seconds = clock.book(prompts, decisions)
+
+        if self._controller is not None and settled:
+            self._controller.observe(*_columns(settled), seconds)
+
+    def _uncached(self, session: Session) -> int:
         """Prompt tokens that are not cached yet, the pending one apart."""
         return len(session.tokens) - 1 - self.cache.length(session.slot)
 
     def _prompt_chunks(self, sessions: Sequence[Session]) -> list[tuple[Session, Chunk]]:
-        """What this pass reads of the prompts, first come, first served."""
+        """The pieces of prompts in this pass, first come, first served."""
         chunks, room = [], self._prefill_rows
         for session in sessions:
-            rows = min(self._unread(session), room)
+            rows = min(self._uncached(session), room)
             if rows > 0:
                 done = self.cache.length(session.slot)
                 chunks.append((session, Chunk(session.slot, session.tokens[done : done + rows], logits_from=rows)))
@@ -175,7 +160,7 @@ class Loop:
     def _pass(
         self, prompts: Sequence[tuple[Session, Chunk]], deciding: Sequence[Session], decisions: Sequence[Chunk]
     ) -> Forward:
-        """One pass over all rows: shows the prompts' to their drafters, returns the decisions'."""
+        """One pass over all rows. Drafters see the rows of the prompts; those of the decisions are returned."""
         firsts = [self.cache.length(session.slot) for session, _ in prompts]
         drafting = [s for s in (*(session for session, _ in prompts), *deciding) if s.draft.gamma > 0]
         needs = sorted({name for s in drafting for drafter in s.draft.drafters.values() for name in drafter.needs})
@@ -251,8 +236,8 @@ class Loop:
                 return Verdict(verdict.path[:depth], verdict.token, "bonus")
         return verdict
 
-    def _settle(self, session: Session, proposal: Proposal, verdict: Verdict, logits: Tensor) -> None:
-        """Commit what stands, bring the cache to it, and count it."""
+    def _settle(self, session: Session, proposal: Proposal, verdict: Verdict, logits: Tensor, *, alone: bool) -> None:
+        """Commit what is accepted, keep it in the cache, and count it. ``alone``: no other request shared the pass."""
         base = len(session.tokens)
         tokens = [proposal.tokens[node] for node in verdict.path]
         if session.error is None:  # otherwise there is no distribution to take it from
@@ -274,11 +259,13 @@ class Loop:
         report.emitted += taken
         report.accepted += min(taken, len(verdict.path))
         report.tested += min(taken, verdict.tested)
+        if alone and session.error is None:
+            report.rows[len(proposal) + 1] = report.rows.get(len(proposal) + 1, 0) + 1
 
-    def _observe(self, judged: Sequence[tuple[Session, Proposal, Verdict, Forward]]) -> None:
+    def _observe(self, settled: Sequence[Settled]) -> None:
         """Tell every drafter of every session what the round brought."""
         told: dict[int, tuple[Drafter, list[tuple[Session, str, Verdict, Forward]]]] = {}
-        for session, _, verdict, seen in judged:
+        for session, _, verdict, seen in settled:
             if session.draft.gamma > 0:
                 for name, drafter in session.draft.drafters.items():
                     view = (verdict, seen) if name == session.draft.drafter_name else _as_chain(verdict, seen)
@@ -317,6 +304,17 @@ class Loop:
 def _text_entries(tokens: int) -> int:
     """Entries of a slot whose text, and what is drafted behind it, reaches ``tokens``."""
     return max(1, tokens)
+
+
+def _chunk(session: Session, proposal: Proposal) -> Chunk:
+    """The pending token and the proposal behind it; row ``n + 1`` is node ``n``."""
+    parents = None if proposal.is_chain else [-1, *(parent + 1 for parent in proposal.parents)]
+    return Chunk(session.slot, [session.pending, *proposal.tokens], parents)
+
+
+def _columns(settled: Sequence[Settled]) -> tuple[list[Session], list[Proposal], list[Verdict]]:
+    """Sessions, proposals and verdicts."""
+    return [one[0] for one in settled], [one[1] for one in settled], [one[2] for one in settled]
 
 
 def _only(forward: Forward, i: int) -> Forward:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ..core.prefix_cache import CacheUser
-from ..core.protocols import Session
-from ..core.report import Report
-from ..sampling.logprobs import LogprobLog, TokenLogprobs
-from .text_state import TextState
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from ..core.report import NOT_DRAFTED, Report
+from ..sampling.logprobs import TokenLogprobs
+from .open_request import OpenRequest
+from .scheduler import Scheduler
 
 
 @dataclass(frozen=True)
 class Result:
     """One answer. ``token_ids`` are the tokens that ``text`` needs; an end token is among them, and so is
     the token that straddles a stop string. ``origins`` says of each where it came from: the drafter whose
-    guess stood, or "correction", "bonus" or "plain". ``logprobs``: of each, when asked for.
+    draft was accepted, or "correction", "bonus" or "plain". ``logprobs``: of each, when asked for.
     ``finish_reason``: "stop", "length", "cancelled" or "error"."""
 
     text: str
@@ -43,34 +38,12 @@ class Event:
     logprobs: list[TokenLogprobs] | None = None
 
 
-@dataclass(eq=False)
-class Answer:
-    """A session, and what decides where its text ends."""
-
-    session: Session
-    text: TextState
-    ends: frozenset[int]
-    logprobs: LogprobLog | None
-    cache_users: Sequence[
-        CacheUser
-    ]  # whose memory it takes: the target's, and those of drafters with a cache of their own
-    reach: int  # tokens that a round may write behind the text, at most
-    shown: int = 0  # generated tokens that events have told of
-    admitted: bool = False  # it has held memory, now or before
-    cancelled: bool = False  # its end was asked for
-    ended: bool = False  # it holds nothing any more
-
-    def need(self, tokens: int) -> int:
-        """Bytes of keys and values that it takes, at most, when its text reaches so many tokens."""
-        return sum(share.bytes_for(min(self.session.request.limit, tokens)) for share in self.cache_users)
-
-
 class Stream:
     """One request in flight. Iterating makes rounds, for every request that is open, until this one has
     something new; the last event has a finish reason, and ``result`` is there with it. :meth:`poll` only looks."""
 
-    def __init__(self, engine: Engine, answer: Answer) -> None:
-        self._engine, self._answer = engine, answer
+    def __init__(self, scheduler: Scheduler, opened: OpenRequest) -> None:
+        self._scheduler, self._opened = scheduler, opened
         self.result: Result | None = None
 
     def __iter__(self) -> Iterator[Event]:
@@ -79,11 +52,11 @@ class Stream:
     def __next__(self) -> Event:
         try:
             while self.result is None:
-                with self._engine._lock:
+                with self._scheduler.lock:
                     event = self.poll()
                     if event is not None:
                         return event
-                    self._engine.step()
+                    self._scheduler.step()
         except BaseException:
             self.close()
             raise
@@ -93,38 +66,38 @@ class Stream:
         """What is new since the last event, or None. Raises what ended the request when that was an error."""
         if self.result is not None:
             return None
-        with self._engine._lock:
-            answer, session = self._answer, self._answer.session
-            if session.error is not None or not answer.ended:
-                event = event_of(answer, None)
-                if event is None and session.error is not None:
-                    raise session.error
+        with self._scheduler.lock:
+            opened, error = self._opened, self._opened.session.error
+            if error is not None or not opened.ended:
+                event = _event(opened, None)
+                if event is None and error is not None:
+                    raise error
                 return event
-            self.result = self._engine._finish(answer)
-            return event_of(answer, self.result.finish_reason)
+            self.result = _result(opened)
+            return _event(opened, self.result.finish_reason)
 
     @property
     def ended(self) -> bool:
         """Whether nothing more is generated: the next :meth:`poll` brings the last event, or raises."""
-        return self._answer.ended
+        return self._opened.ended
 
     @property
     def report(self) -> Report:
         """What the request has cost so far."""
-        return self._answer.session.report
+        return self._opened.session.report
 
     def cancel(self) -> None:
         """Ask for the end, without waiting: the engine frees what the request holds before its next round."""
-        self._answer.cancelled = True
+        self._opened.cancelled = True
 
     def close(self) -> None:
         """Stop generating and free what the request held. ``result`` is what was generated until then, with
         finish reason "cancelled" unless it had ended otherwise."""
         self.cancel()
         if self.result is None:
-            with self._engine._lock:
-                self._engine._reap()
-                self.result = self._engine._finish(self._answer)
+            with self._scheduler.lock:
+                self._scheduler.free_ended()
+                self.result = _result(self._opened)
 
     def __del__(self) -> None:
         self.cancel()
@@ -136,12 +109,34 @@ class Stream:
         self.close()
 
 
-def event_of(answer: Answer, finish: str | None) -> Event | None:
-    piece, count = answer.text.take(final=finish is not None)
+def _event(opened: OpenRequest, finish: str | None) -> Event | None:
+    """What is new; with a ``finish`` reason, the last event."""
+    piece, count = opened.text.take(final=finish is not None)
     if not piece and not count and finish is None:
         return None
-    session, start = answer.session, answer.shown
-    answer.shown = end = start + count
-    tokens = session.tokens[session.request.prompt_length + start : session.request.prompt_length + end]
-    logprobs = None if answer.logprobs is None else answer.logprobs.between(start, end)
-    return Event(piece, tokens, finish, session.origins[start:end], logprobs)
+    session, start = opened.session, opened.shown
+    opened.shown = end = start + count
+    first = session.request.prompt_length
+    logprobs = None if opened.logprobs is None else opened.logprobs.between(start, end)
+    return Event(piece, session.tokens[first + start : first + end], finish, session.origins[start:end], logprobs)
+
+
+def _result(opened: OpenRequest) -> Result:
+    """The result of a request that holds nothing any more."""
+    session, text = opened.session, opened.text
+    text.finish()
+    report = session.report
+    report.emitted = text.tokens
+    # Accepted drafts behind the cut of a stop string.
+    unseen = sum(origin not in NOT_DRAFTED for origin in session.origins[text.tokens :])
+    report.accepted -= unseen
+    report.tested -= unseen
+    return Result(
+        text.text,
+        session.generated[: text.tokens],
+        session.finish or "cancelled",
+        session.request.prompt_length,
+        report,
+        session.origins[: text.tokens],
+        None if opened.logprobs is None else opened.logprobs.between(0, text.tokens),
+    )

@@ -13,7 +13,6 @@ from fastapi import FastAPI, Request, Response
 
 from .. import __version__
 from ..engine.engine import Engine
-from ..engine.scoring import prompt_logprobs
 from .answers import ChatFormat, Scored, TextFormat
 from .bodies import ChatCompletion, Failure, Health, Model, Models, TextCompletion
 from .errors import ApiError, install
@@ -94,7 +93,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     async def scores(prompt: list[int], top: int | None, job: Job) -> list[Scored]:
         if top is None:
             return []
-        parts = await worker.run(prompt_logprobs(engine, prompt, top), job)
+        parts = await worker.run(engine.prompt_logprobs(prompt, top), job)
         return [(prompt[0], None, []), *(one for part in parts for one in part)]
 
     def model() -> Model:

@@ -11,7 +11,8 @@ from typing import Any
 
 from ..core.errors import ContextError, ParameterError
 from ..core.types import Constraint, SamplingParams
-from ..engine.engine import Engine, Prepared, Prompt
+from ..engine.engine import Engine, Prepared
+from ..engine.prompts import Prompt
 from .errors import ApiError, too_long
 from .requests import (
     MOST_GRAMMAR,

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -18,17 +18,18 @@ from time import perf_counter
 import platformdirs
 import torch
 
-from .. import __version__
 from ..core.cache import KVCache
 from ..core.protocols import Runtime
 from ..core.threads import default_threads
 from ..core.types import Chunk
 from ..runtimes.loading import LoadedModel
+from ..version import __version__
 
+# All numbers here were chosen by hand: a curve good to a few percent within the seconds that a first load may take.
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-_TEXT_ROWS = 128  # of the pass that shows what reading a text costs
+_PREFILL_ROWS = 128  # of the pass that shows what a prefill costs
 _CACHED, _LONG = 128, 1024  # entries behind the passes that are measured
-_LONG_ROWS = 4
+_LONG_ROWS = 4  # of the passes that show what more rows cost for attending to many entries
 _ATTENTION_PAIRS = 5
 _SWEEPS, _LEAST_SWEEPS = 12, 3
 _LEAST_SECONDS = 1e-9
@@ -40,7 +41,7 @@ class PassCosts:
 
     ``seconds[i]``: over ``rows[i]`` rows of one sequence behind ``cached`` entries. ``per_entry``: seconds for one
     cached entry that one row attends to, ``per_entry_row`` for each further row that attends to it. ``per_text_token``:
-    seconds for each token of a text that is read, many a pass and without logits; 0 where that was not measured.
+    seconds for each token of a prefill, many a pass and without logits; 0 where that was not measured.
     """
 
     rows: tuple[int, ...]
@@ -56,8 +57,9 @@ class PassCosts:
         return max(_LEAST_SECONDS, self.base(rows) + self.attention(rows, entries))
 
     def base(self, rows: float) -> float:
-        """What a pass over ``rows`` rows, of whatever sequences, costs but for attending to cached entries:
-        between measured points along a line, and beyond the last one along the line of the last two."""
+        """What a pass over ``rows`` rows, of whatever sequences, costs but for attending to cached entries: between two
+        measured points on the line through them, beyond the last point on the line through the last two. (The one
+        place where a cost curve is read between its points.)"""
         if len(self.rows) == 1:
             return self.seconds[0] - self.attention(rows, self.cached)
         right = min(max(1, bisect_right(self.rows, rows)), len(self.rows) - 1)
@@ -73,10 +75,16 @@ class PassCosts:
         """The measured points: seconds by rows."""
         return dict(zip(self.rows, self.seconds, strict=True))
 
+    @classmethod
+    def of_points(cls, points: Mapping[int, float]) -> PassCosts:
+        """The curve through seconds by rows: the inverse of :attr:`by_rows`."""
+        rows = sorted(points)
+        return cls(tuple(rows), tuple(points[n] for n in rows))
+
     @property
     def per_prompt_token(self) -> float:
-        """Seconds for each token of a long text that is read; from the pass over most rows where nothing else is
-        known, which is too much, since its rows have logits."""
+        """Seconds for each token of a prefill; from the pass over most rows where nothing else is known, which is too
+        much, since its rows have logits."""
         return self.per_text_token or self.seconds[-1] / self.rows[-1]
 
     def relative(self, rows: float) -> float:
@@ -98,7 +106,7 @@ def measure_passes(
     cached = min(cached, runtime.context // 2)
     rows = [n for n in rows if n <= runtime.context - cached]
     cache, start = runtime.new_cache(), perf_counter()
-    slot = _filled(cache, cached, max(rows))
+    slot = filled_slot(cache, cached, max(rows))
     time_pass(runtime, cache, slot, 1)  # the first pass pays for buffers and page tables
     ratios: dict[int, list[float]] = {n: [] for n in rows[1:]}  # by rows: of one of the passes to the one before it
     ones = [time_pass(runtime, cache, slot, 1)]
@@ -115,15 +123,15 @@ def measure_passes(
     rising = list(accumulate(reversed(relative.values()), min))[::-1]
     seconds = tuple(max(usual * ratio, _LEAST_SECONDS) for ratio in rising)
     found = PassCosts(tuple(relative), seconds, cached, *_attention(runtime, cache, cached))
-    if _TEXT_ROWS * found.per_prompt_token > limit_seconds:
+    if _PREFILL_ROWS * found.per_prompt_token > limit_seconds:
         return found
-    return replace(found, per_text_token=_reading(runtime, cache, limit_seconds / 3))
+    return replace(found, per_text_token=_prefill(runtime, cache, limit_seconds / 3))
 
 
-def _reading(runtime: Runtime, cache: KVCache, limit_seconds: float) -> float:
-    """Seconds for each token of a text: of up to three passes, none of which begins after ``limit_seconds``."""
-    rows = min(_TEXT_ROWS, runtime.context)
-    slot = _filled(cache, 0, rows)
+def _prefill(runtime: Runtime, cache: KVCache, limit_seconds: float) -> float:
+    """Seconds for each token of a prefill: of up to three passes, none of which begins after ``limit_seconds``."""
+    rows = min(_PREFILL_ROWS, runtime.context)
+    slot = filled_slot(cache, 0, rows)
     found: list[float] = []
     while len(found) < 3 and sum(found) < limit_seconds:
         found.append(time_pass(runtime, cache, slot, rows, logits_from=rows))
@@ -137,7 +145,7 @@ def _attention(runtime: Runtime, cache: KVCache, cached: int) -> tuple[float, fl
     if long <= 2 * cached:
         return 0.0, 0.0
     more: dict[int, list[float]] = {1: [], _LONG_ROWS: []}  # by rows: seconds behind many entries less behind few
-    few, many_entries = (_filled(cache, entries, _LONG_ROWS) for entries in (cached, long))
+    few, many_entries = (filled_slot(cache, entries, _LONG_ROWS) for entries in (cached, long))
     for _ in range(_ATTENTION_PAIRS):
         for n, found in more.items():
             found.append(-time_pass(runtime, cache, few, n) + time_pass(runtime, cache, many_entries, n))
@@ -147,7 +155,7 @@ def _attention(runtime: Runtime, cache: KVCache, cached: int) -> tuple[float, fl
     return one, max(0.0, many - one) / (_LONG_ROWS - 1)
 
 
-def _filled(cache: KVCache, entries: int, rows: int) -> int:
+def filled_slot(cache: KVCache, entries: int, rows: int) -> int:
     """A slot with ``entries`` entries whose memory is really there: pages never written to are read too fast."""
     slot = cache.open(entries + rows)
     for part in cache.storage(slot):
@@ -166,7 +174,7 @@ def time_pass(runtime: Runtime, cache: KVCache, slot: int, rows: int, logits_fro
     return seconds
 
 
-def pass_costs(model: LoadedModel, directory: Path | None = None) -> PassCosts:
+def load_pass_costs(model: LoadedModel, directory: Path | None = None) -> PassCosts:
     """The model's costs on this machine, from the file that an earlier load wrote, or measured now and written
     there (``directory``: :func:`costs_dir` by default; a directory that cannot be written is no error)."""
     identity = identify(model)
@@ -215,7 +223,7 @@ def identify(model: LoadedModel) -> dict[str, object]:
         "context": runtime.context,
         "machine": machine(),
         "outpace": __version__,
-        "measured": ["medians of pairs", _ATTENTION_PAIRS, *ROWS, f"{_TEXT_ROWS} of a text"],
+        "measured": ["medians of pairs", _ATTENTION_PAIRS, *ROWS, f"{_PREFILL_ROWS} of a text"],
     }
 
 
