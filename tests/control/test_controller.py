@@ -304,7 +304,7 @@ def engine():
     costs = PassCosts((1, 2, 4, 16), (1.0, 1.01, 1.02, 1.2))  # drafting always pays here
     built = load(model("tiny"), model("tiny-draft"), drafter="draft_model,lookup", gamma=3)
     controller = AutoController(costs, {"draft_model": PassCosts((1, 16), (0.01, 0.02))}, clock=lambda: 0.0)
-    built.controller = built._loop._controller = controller
+    built.controller = built.scheduler.loop._controller = controller
     return built
 
 
@@ -347,7 +347,7 @@ def test_sessions_that_are_gone_are_forgotten(engine):
 def test_tenants_do_not_learn_from_each_other(engine):
     engine.generate(PROMPTS[0], PARAMS, tenant="one")
     one, other = engine.controller._states.tenant("one"), engine.controller._states.tenant("other")
-    assert one.acceptance and one.lengths.to_come(30, 99) != other.lengths.to_come(30, 99)
+    assert one.acceptance and one.lengths.remaining(30, 99) != other.lengths.remaining(30, 99)
     assert not other.acceptance
 
 
@@ -363,7 +363,7 @@ def test_load_takes_a_controller(tmp_path, monkeypatch):
 def test_explanations_say_what_was_and_what_plain_would_have_been(engine):
     result = engine.generate(PROMPTS[0], PARAMS, gamma=3, drafter="draft_model")
     told = " ".join(explain(result.report, result.origins))
-    assert f"Drafts agree {result.report.alpha:.0%}" in told and "plain decoding would have taken" in told
+    assert f"Acceptance rate {result.report.alpha:.0%}" in told and "plain decoding would have taken" in told
     assert "this is plain decoding" in " ".join(explain(engine.generate(PROMPTS[0], PARAMS, gamma=0).report))
 
 

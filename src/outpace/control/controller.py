@@ -107,9 +107,9 @@ class AutoController:
     def _decide(self, sessions: Sequence[Session], most: Sequence[int], states: Sequence[SessionState]) -> list[int]:
         candidates = []  # of each session; the adaptive ones decode plainly so far
         for session, state, budget in zip(sessions, states, most, strict=True):
-            name, adaptive = session.draft.drafter_name, session.draft.adaptive
-            allowed = 0 if adaptive else budget
-            candidates.append(self._candidate(session, state, name, allowed, least=allowed))
+            least = 0 if session.draft.adaptive else budget
+            one = self._candidate(session, state, session.draft.drafter_name, budget, least)
+            candidates.append(Candidate(one.drafter, one.entries) if session.draft.adaptive else one)
         without = allocate(candidates, self.cost_model)
         self._once = False
         choices: dict[int, list[Candidate]] = {}  # by session: what it may do besides decoding plainly
@@ -127,7 +127,7 @@ class AutoController:
             trial = self._try(sessions[i], states[i], candidates, i, others, chosen.rate)
             if trial is not None:
                 candidates[i], self._once = trial, True
-            elif candidates[i] in mine:
+            elif any(one is candidates[i] for one in mine):
                 states[i].try_wait.pop(candidates[i].drafter, None)
             sessions[i].draft.drafter_name = candidates[i].drafter
         if any(candidate.least for candidate in candidates):
