@@ -10,10 +10,10 @@ from pathlib import Path
 
 from outpace.bench.measure import Measurement
 from outpace.bench.plots import Series, line_chart, standalone
-from outpace.bench.probe import between
 from outpace.bench.simulate import best_gamma, operations, speedup
 from outpace.bench.summary import EVERYTHING, rows
 from outpace.bench.tables import markdown
+from outpace.control.pass_costs import PassCosts
 from outpace.core.report import expected_tokens
 
 ALPHAS = [i / 100 for i in range(100)]
@@ -80,14 +80,14 @@ def main() -> None:
         ),
     }
     if costs:
-        one = costs[1]
+        curve = PassCosts.of_points(costs)
         figures["gamma"] = line_chart(
             [
                 Series(f"alpha {a:g}, {name}", [(float(g), speedup(a, g, 0.27, v)) for g in range(13)])
                 for a in (0.7, 0.9)
                 for name, v in (
                     ("every pass costs the same", lambda n: 1.0),
-                    ("passes as measured", lambda n: between(costs, n) / one),
+                    ("passes as measured", curve.relative),
                 )
             ],
             title="Gain against gamma, c = 0.27: the paper's cost model and ours",

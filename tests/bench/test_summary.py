@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from outpace.bench.measure import Measurement, merge
-from outpace.bench.probe import between
 from outpace.bench.summary import EVERYTHING, Spread, acceptance_by_depth, rows, speed_over_time
 from outpace.bench.tables import HEAD, cells
 
@@ -111,11 +110,6 @@ def test_speed_over_time_counts_only_who_is_still_going_on() -> None:
 def test_quartiles() -> None:
     assert Spread.of([None, 4.0, 1.0, 3.0, 2.0, 5.0]) == Spread(3.0, 2.0, 4.0, 5)
     assert Spread.of([None]) is None
-
-
-def test_costs_between_and_beyond_what_was_measured() -> None:
-    costs = {1: 1.0, 3: 2.0, 4: 4.0}
-    assert [between(costs, n) for n in (0.5, 1, 2, 3.5, 8)] == [1.0, 1.0, 1.5, 3.0, 8.0]
 
 
 def test_parts_are_merged_without_mixing_their_pairs() -> None:

@@ -67,6 +67,11 @@ def test_one_point_is_a_flat_curve():
     assert PassCosts((1,), (2.0,)).of(7) == 2.0
 
 
+def test_a_curve_between_and_beyond_its_points():
+    curve = PassCosts.of_points({3: 2.0, 1: 1.0, 4: 4.0})
+    assert [curve.of(n) for n in (1, 2, 3.5, 8)] == [1.0, 1.5, 3.0, 12.0] and curve.by_rows == {1: 1.0, 3: 2.0, 4: 4.0}
+
+
 def test_measured_costs_are_the_clocks(clock):
     cost = lambda rows, cached: 1e-3 + 2e-4 * rows + 1e-6 * cached + 1e-7 * cached * (rows - 1)  # noqa: E731
     found = measure_passes(TimedRuntime(clock, cost))

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
 from time import perf_counter
 
 import torch
 
-from ..control.pass_costs import time_pass
+from ..control.pass_costs import filled_slot, time_pass
 from ..core.protocols import Runtime
-from ..core.types import Chunk
 
 _PROBE_BYTES = 1 << 28  # far more than caches hold
 
@@ -39,51 +34,24 @@ class Bandwidth:
         """Seconds of passes over one row, and bytes a second, in turns: of a machine whose memory changes by the minute
         only these two together say something."""
         passes, reading = [], []
-        with _passes(runtime, cached, 1) as one_pass:
-            for _ in range(repeats + 2):
-                passes.append(one_pass(1))
-                reading.append(4 * self._words.nbytes / self.seconds(4))
+        cache, cached = runtime.new_cache(), min(cached, runtime.context - 1)
+        slot = filled_slot(cache, cached, 1)
+        for _ in range(repeats + 2):
+            passes.append(time_pass(runtime, cache, slot, 1))
+            reading.append(4 * self._words.nbytes / self.seconds(4))
+        cache.close(slot)
         return passes[2:], reading[2:]  # the first ones warm up
 
 
-@contextmanager
-def _passes(runtime: Runtime, cached: int, most: int) -> Iterator[Callable[[int], float]]:
-    """A function that makes a pass over so many rows, at most ``most``, and returns its seconds."""
-    cached = max(1, min(cached, runtime.context - most))
-    cache = runtime.new_cache()
-    slot = cache.open(cached + most)
-    ids = [1 + i % 97 for i in range(cached)]
-    try:
-        for start in range(0, cached, 256):
-            part = ids[start : start + 256]
-            runtime.forward([Chunk(slot, part, logits_from=len(part))], cache)
-        yield partial(time_pass, runtime, cache, slot)
-    finally:
-        cache.close(slot)
-
-
 def prefill_seconds(runtime: Runtime, tokens: int = 512, *, chunk: int = 256, repeats: int = 3) -> float:
-    """Seconds to read a prompt of ``tokens`` tokens in pieces of ``chunk``: the median."""
+    """Seconds of the prefill of a prompt of ``tokens`` tokens in pieces of ``chunk``: the median."""
     cache, found = runtime.new_cache(), []
     for _ in range(repeats):
-        slot = cache.open(tokens)
-        try:
-            begin = perf_counter()
-            for start in range(0, tokens, chunk):
-                part = [1 + i % 97 for i in range(start, min(tokens, start + chunk))]
-                runtime.forward([Chunk(slot, part, logits_from=len(part) - 1)], cache)
-            found.append(perf_counter() - begin)
-        finally:
+        seconds = 0.0
+        for start in range(0, tokens, chunk):
+            rows = min(chunk, tokens - start)
+            slot = filled_slot(cache, start, rows)
+            seconds += time_pass(runtime, cache, slot, rows, logits_from=rows - 1)
             cache.close(slot)
+        found.append(seconds)
     return statistics.median(found)
-
-
-def between(costs: Mapping[int, float], rows: float) -> float:
-    """The cost of a number of rows that need not be whole: on the straight line between its neighbours."""
-    known = sorted(costs)
-    if rows <= known[0]:
-        return costs[known[0]]
-    for low, high in itertools.pairwise(known):
-        if rows <= high:
-            return costs[low] + (costs[high] - costs[low]) * (rows - low) / (high - low)
-    return costs[known[-1]] * rows / known[-1]

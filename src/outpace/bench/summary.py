@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..control.pass_costs import PassCosts
 from .measure import PLAIN, Measurement
-from .probe import between
 from .simulate import speedup
 
 EVERYTHING = "all"
@@ -156,11 +156,11 @@ def _drafting(measurement: Measurement, runs: Sequence[dict[str, Any]]) -> dict[
 
 def _rows_cost(runs: Sequence[dict[str, Any]], costs: dict[int, float]) -> float:
     """Mean of v(rows) over the target passes of some runs; of a file that does not tell their rows, v(mean rows)."""
-    spent, passes = 0.0, 0
+    curve, spent, passes = PassCosts.of_points(costs), 0.0, 0
     for report in (run["report"] for run in runs):
         mean = str(1 + report["drafted"] / max(1, report["target_passes"]))
         for rows, count in (report.get("rows") or {mean: report["target_passes"]}).items():
-            spent += count * between(costs, float(rows))
+            spent += count * curve.of(float(rows))
             passes += count
     return spent / passes / costs[1]
 

@@ -6,19 +6,20 @@ a node was accepted *given that the drafter was allowed to propose it*: a drafte
 is not confident, is charged for it there. A drafter that tells its chances beforehand is taken at its word instead
 (:mod:`.controller`); its counts only say how much of it is accepted in general.
 
-An example: a prior in which a proposed node is accepted with 0.7 (given the one before) and always proposed, and one
-round with a budget of 4 in which the drafter proposes 3 nodes and 2 are accepted.
+An example: a prior by which a proposed node is accepted with 0.7, given the one before it, and always proposed; then
+one round with a budget of 4, in which the drafter proposes 3 nodes and 2 are accepted.
 
-    place                              0      1      2      3
-    prior: accepted                  0.700  0.490  0.343  0.240
-    allowed, proposed, accepted      1 1 1  1 1 1  1 1 0  1 0 0
-    P(proposed) afterwards           1.000  1.000  1.000  0.667   (0 + 2 * 1.0) / (1 + 2): the prior counts as 2 rounds
-    P(accepted) afterwards           0.739  0.586  0.346  0.138
+    place                               0      1      2      3
+    prior: P(accepted)                0.700  0.490  0.343  0.240
+    proposed, accepted in the round    1 1    1 1    1 0    0 0
+    P(proposed) afterwards            1.000  1.000  1.000  0.667
+    P(accepted) afterwards            0.739  0.583  0.347  0.138
 
-The level is (accepted + 12) / (expected + 12) = (2 + 12) / (3 * 0.7 + 12) = 0.993: of 3 nodes that were tested 2 were
-accepted where 2.1 were expected. Place 0 then follows from the prior at this level, 0.7 * 0.993 = 0.695, as 6 rounds
-beside the one that was seen: (1 + 6 * 0.695) / (1 + 6) = 0.739. Place 1 follows from place 0:
-0.739 * 0.695 = 0.513, and (1 + 6 * 0.513) / 7 = 0.583.
+Three nodes were tested, of which the prior expected 2.1 to be accepted and 2 were: the level is
+(2 + 12) / (2.1 + 12) = 0.993, and given the one before it a node is accepted with 0.7 * 0.993 = 0.695. That counts as 6
+rounds beside the one seen: place 0 has (1 + 6 * 0.695) / 7 = 0.739, place 1 (1 + 6 * 0.739 * 0.695) / 7 = 0.583,
+place 2 (0 + 6 * 0.583 * 0.695) / 7 = 0.347. At place 3 nothing was proposed: (0 + 2 * 1) / (1 + 2) = 0.667, where the
+prior counts as 2 rounds, and (0 + 6 * 0.347 * 0.695 * 0.667) / 7 = 0.138.
 """
 
 from __future__ import annotations

@@ -1,4 +1,18 @@
-"""How many nodes each session of a round may draft: the share that brings the most tokens a second."""
+"""How many nodes each session of a round may draft: the allocation that brings the most tokens a second.
+
+An example: one session, whose nodes are accepted with 0.80, 0.64, 0.51 and 0.41 and always proposed. A drafting step
+takes 6 ms; a target pass takes 40, 42, 44, 50 and 56 ms over 1 to 5 rows.
+
+    nodes      expected tokens                  milliseconds      tokens a second
+      0        1                                40                    25.0
+      1        1 + 0.80             = 1.80      42 +  6 = 48          37.5
+      2        1 + 0.80 + 0.64      = 2.44      44 + 12 = 56          43.6
+      3        ... + 0.51           = 2.95      50 + 18 = 68          43.4
+      4        ... + 0.41           = 3.36      56 + 24 = 80          42.0
+
+Two nodes are allocated. Several sessions share the pass: the next node then goes to the session for which it brings
+the most expected tokens for the seconds it adds.
+"""
 
 from __future__ import annotations
 

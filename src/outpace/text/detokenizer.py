@@ -5,14 +5,18 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import tokenizers
 
 from ..core.errors import ModelError
 
-if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
+
+class Vocabulary(Protocol):
+    """What is needed of a :class:`outpace.text.tokenizer.Tokenizer`."""
+
+    backend: tokenizers.Tokenizer
+    special_ids: frozenset[int]
 
 
 class StreamDecoder:
@@ -30,7 +34,7 @@ class StreamDecoder:
     Raises ModelError if the tokenizer's decoder is of an unknown kind.
     """
 
-    def __init__(self, tokenizer: Tokenizer, context_ids: Sequence[int] = (), skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Vocabulary, context_ids: Sequence[int] = (), skip_special: bool = True) -> None:
         self._backend = tokenizer.backend
         self._skipped = tokenizer.special_ids if skip_special else frozenset()
         self._pieces = pieces_of(tokenizer.backend)
@@ -80,7 +84,7 @@ class TextOffsets:
     character, with that character; one that adds no text, at the end of the text before it. ``length``: characters
     before the first token."""
 
-    def __init__(self, tokenizer: Tokenizer, context_ids: Sequence[int] = (), length: int = 0) -> None:
+    def __init__(self, tokenizer: Vocabulary, context_ids: Sequence[int] = (), length: int = 0) -> None:
         self._decoder, self._length = StreamDecoder(tokenizer, context_ids), length
 
     def add(self, ids: Sequence[int], final: bool) -> list[int]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from statistics import median
-from time import perf_counter
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ...control.pass_costs import measure_passes
 from ...core.errors import DrafterError
 from ...core.protocols import Runtime
 from ...core.report import expected_tokens
@@ -29,6 +28,7 @@ PROMPTS = (
     "The lighthouse keeper wrote in her log that evening:",
 )
 _GAMMAS = range(1, 5)
+_COST_SECONDS = 1.0  # for measuring what passes over more rows cost; chosen by hand
 _PATIENCE = 6  # sets no better than the best, one after the other, that end the first search
 _NEIGHBOURS = 4  # layers tried on either side in each step of the second
 _DEPTH = 3  # drafts after each place of the text where drafting is tried
@@ -68,7 +68,7 @@ def choose_layers(
     *,
     head: int = 0,
     tell: Callable[[str], None] = print,
-    rows_cost: Callable[[int], float] | None = None,
+    rows_cost: Callable[[float], float] | None = None,
     prompts: Sequence[str] = PROMPTS,
     tokens: int = 48,
     most: int = 24,
@@ -82,7 +82,9 @@ def choose_layers(
     if model.config.layers < 2:
         raise DrafterError(f"{model.name} has one layer only: the drafter 'layer_skip' has nothing to leave out")
     trial = _Trial(model, prompts, tokens, head)
-    rows_cost = rows_cost or trial.rows_cost
+    if rows_cost is None:
+        rows = (1, *(gamma + 1 for gamma in _GAMMAS))
+        rows_cost = measure_passes(model.runtime, rows=rows, limit_seconds=_COST_SECONDS).relative
     v = {gamma: rows_cost(gamma + 1) for gamma in _GAMMAS}
     tried: dict[tuple[int, ...], Choice] = {}
 
@@ -165,20 +167,6 @@ class _Trial:
             self._starts.append((start, text[length : length + _DEPTH], target_probs[place : place + _DEPTH]))
         cache.close(whole)
         cache.close(slot)
-
-    def rows_cost(self, rows: int, repeats: int = 5) -> float:
-        """v(rows), measured: the median ratio of pairs of passes, after one that is not counted."""
-        slot, pairs = self._cache.open(rows), []
-        for _ in range(repeats + 1):
-            seconds = []
-            for count in (1, rows):
-                start = perf_counter()
-                self._runtime.forward([Chunk(slot, [0] * count)], self._cache)
-                seconds.append(perf_counter() - start)
-                self._cache.keep(slot, 0, [])
-            pairs.append(seconds[1] / seconds[0])
-        self._cache.close(slot)
-        return median(pairs[1:])
 
     def by_influence(self) -> list[int]:
         """The layers but for the first, those that change the stream least first."""
