@@ -57,7 +57,7 @@ def checks(options: Options) -> Iterator[Check]:
     rows = _rows(target, prompts[:2] if options.quick else prompts[:4])
     yield rows.check
     for drafter in _DRAFTERS[: _QUICK if options.quick else None]:
-        needs_draft = drafters.module(drafter).NEEDS_DRAFT
+        needs_draft = drafters.needs_draft(drafter)
         if needs_draft and draft is None:
             continue
         for accept in ("match", "ratio", "block"):
@@ -212,7 +212,7 @@ def _with(params: SamplingParams, **changes: int) -> SamplingParams:
 
 
 def _engine(target: LoadedModel, draft: LoadedModel | None, drafter: str, accept: str, batch: int) -> Engine:
-    eager = {"min_match": 1} if drafter == "lookup" else None  # so that every prompt drafts something
+    eager = {"lookup": {"min_match": 1}} if drafter == "lookup" else None  # so that every prompt drafts something
     return load(target, draft, drafter=drafter, controller="fixed", accept=accept, max_batch=batch, options=eager)
 
 

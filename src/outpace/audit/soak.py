@@ -168,12 +168,12 @@ def run_case(seed: int, number: int) -> list[str]:
     drafter, draft = ("draft_model", "tiny") if one.drafter == "own" else (one.drafter, "tiny-draft")
     engine = load(
         target,
-        _tiny(draft, one.draft_context) if drafters.module(drafter).NEEDS_DRAFT else None,
+        _tiny(draft, one.draft_context) if drafters.needs_draft(drafter) else None,
         drafter=drafter,
         controller="fixed",
         accept=one.accept,
         max_batch=one.max_batch,
-        options={"min_match": 1} if one.drafter == "lookup" else None,
+        options={"lookup": {"min_match": 1}} if one.drafter == "lookup" else None,
     )
     if one.tight:
         cache_users, context = engine._admission.cache_users, target.runtime.context

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.errors import DrafterError
 from ..core.prefix_cache import CacheUser
-from ..core.protocols import Drafter, Parts, Runtime, Session
+from ..core.protocols import Drafter, Parts, Requirements, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from .common.chain import Chain
 from .common.extending import Start
@@ -15,13 +15,11 @@ from .common.text_cache import TextCache
 from .lookup import Config as LookupConfig
 from .lookup import Lookup
 
-NEEDS_DRAFT = True
-
 
 @dataclass(frozen=True)
 class Config:
     gamma: int = 4  # tokens drafted a round
-    lookup: int = 1  # lookup drafts for the draft model in turn, which says the same in fewer passes; 0: it does not
+    lookup: bool = True  # lookup drafts for the draft model in turn, which then says the same in fewer passes
 
 
 @dataclass
@@ -108,6 +106,10 @@ class DraftModel:
             self._text.close(session, state.slot, session.tokens[: state.base])
         if self._lookup is not None:
             self._lookup.end(session)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements(draft_model=True)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from ..core.errors import DrafterError, ParameterError
 from ..core.prefix_cache import CacheUser
-from ..core.protocols import Drafter, Parts, Runtime, Session
+from ..core.protocols import Drafter, Parts, Requirements, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from .common.text_cache import TextCache
 from .common.tree import Tree, grow
-
-NEEDS_DRAFT = True
 
 
 @dataclass(frozen=True)
@@ -119,6 +117,10 @@ class DraftTree:
         slot = self._slots.pop(session.id, None)
         if slot is not None:
             self._text.close(session, slot, session.tokens)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements(draft_model=True)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..core.errors import DrafterError, ParameterError
 from ..core.prefix_cache import CacheUser, cache_users_of
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.recording import DraftRecord
 from ..core.types import Forward, Proposal, Verdict
 from .common.extending import Extends, Start
 
-NEEDS_DRAFT = True
 _JOINS = ("extend", "beside")
 
 
@@ -27,10 +27,18 @@ class Config:
     gamma: int = 15  # nodes of the tree, at most; each member adds no more than its own default gamma
     members: str = "lookup,draft_model"  # drafters, in the order in which they draft
     join: str = "extend"  # where later members go on: "extend" or "beside"
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # the members' own, by member
 
     def __post_init__(self) -> None:
         if self.join not in _JOINS:
             raise ParameterError(f"hybrid's join must be one of {', '.join(_JOINS)}, not {self.join!r}")
+        names = self.member_names
+        if len(set(names)) < len(names) or "hybrid" in names:
+            raise ParameterError(f"hybrid's members must be different other drafters, not {self.members!r}")
+
+    @property
+    def member_names(self) -> list[str]:
+        return [name.strip() for name in self.members.split(",")]
 
 
 @dataclass
@@ -155,14 +163,31 @@ def _view(tree: _Tree, view: Sequence[int], verdict: Verdict, seen: Forward) -> 
     return Verdict(path, token, verdict.kind), Forward(logits)
 
 
+def _members(config: Config) -> dict[str, Any]:
+    """The members' own Configs, by name."""
+    from . import configure  # here: the package's registry imports this module by name
+
+    return configure(config.member_names, config.options)
+
+
+def requires(config: Config) -> Requirements:
+    """All that one of the members requires. Raises ParameterError for a member that does not exist."""
+    from . import requirements
+
+    wanted = requirements(_members(config)).values()
+    drafts = [one for one in wanted if one.draft_model]
+    return Requirements(
+        draft_model=bool(drafts),
+        same_vocabulary=not drafts or any(one.same_vocabulary for one in drafts),
+        torch=any(one.torch for one in wanted),
+    )
+
+
 def create(config: Config, parts: Parts) -> Drafter:
     """Raises ParameterError for a member that does not exist, DrafterError for one that cannot take part."""
-    from . import module  # here: the package's registry imports this module by name
+    from . import module
 
-    names = [name.strip() for name in config.members.split(",")]
-    if len(set(names)) < len(names) or "hybrid" in names:
-        raise ParameterError(f"hybrid's members must be different other drafters, not {config.members!r}")
-    configs = {name: module(name).Config() for name in names}
+    configs = _members(config)
     members = {name: module(name).create(config, parts) for name, config in configs.items()}
     for i, (name, member) in enumerate(members.items()):
         if member.needs:

@@ -16,14 +16,11 @@ from torch import Tensor
 
 from ..core.errors import DrafterError, NumericsError
 from ..core.prefix_cache import CacheUser
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..text.pairing import shared_tokens
 from .common.chain import Chain
 from .common.other_text import OtherDraft, open_draft
-
-NEEDS_DRAFT = True
-SAME_VOCABULARY = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,10 @@ class Intersect:
 
     def end(self, session: Session) -> None:
         self._draft.end(session)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements(draft_model=True, same_vocabulary=False)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -10,14 +10,13 @@ import math
 from dataclasses import dataclass
 
 from ..core.errors import DrafterError
-from ..core.protocols import Drafter, Parts
+from ..core.protocols import Drafter, Parts, Requirements
 from ..families.table import expected_tensors, names
 from ..files.checkpoint import open_checkpoint
 from ..runtimes.loading import HEAD_IDS, LoadedModel, kept_head
 from ..runtimes.native import KV_DTYPES, NativeRuntime
 from .common.own_cache import OwnCacheDraft
 
-NEEDS_DRAFT = False
 _LEAST_BITS = 7.0  # a weight: from here on, 4 bits (5 with their scales) are worth a second copy
 
 
@@ -31,6 +30,10 @@ def bits_of(model: LoadedModel) -> float:
     """Bits that a weight of the model takes in memory, scales included."""
     shapes, embedding = expected_tensors(model.config), names(model.config)["embedding"]
     return 8 * model.nbytes / sum(math.prod(shape) for name, shape in shapes.items() if name != embedding)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements()
 
 
 def create(config: Config, parts: Parts) -> Drafter:

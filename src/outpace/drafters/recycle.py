@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ParameterError
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Forward, Proposal, Verdict
 from .common.extending import Start
 
-NEEDS_DRAFT = False
 # How likely the token of each rank is to come, before anything is known. That is worth two outcomes, and of outcomes
 # about the last 64 count.
 _CHANCES = (0.5, 0.14, 0.07, 0.04, 0.03, 0.02, 0.015, 0.01)
@@ -155,6 +154,10 @@ def top_tokens(logits: Tensor, count: int) -> Tensor:
     inside = (best[:, :, None] * _BLOCK + torch.arange(_BLOCK)).flatten(1)
     ids = torch.cat((inside, torch.arange(whole, size).expand(rows, -1)), dim=1)
     return ids.gather(1, torch.topk(logits.gather(1, ids), count).indices)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements()
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 import torch
 
 from ..core.prefix_cache import CacheUser
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..text.pairing import Encoder, TextOf
 from .common.other_text import OtherDraft, open_draft
 
-NEEDS_DRAFT = True
-SAME_VOCABULARY = False
 _STEPS = 2  # tokens of the draft for one of the target's, at most
 
 
@@ -72,6 +70,10 @@ class Reencode:
 
     def end(self, session: Session) -> None:
         self._draft.end(session)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements(draft_model=True, same_vocabulary=False)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

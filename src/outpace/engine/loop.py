@@ -16,7 +16,7 @@ from torch import Tensor
 from ..core.cache import KVCache
 from ..core.errors import DrafterError
 from ..core.prefix_cache import CacheUser, PrefixCache
-from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
+from ..core.protocols import Controller, Drafter, ReadsFeatures, Rule, Runtime, Session
 from ..core.types import Chunk, Distribution, Forward, Proposal, RoundSeconds, Verdict
 
 logger = logging.getLogger("outpace")
@@ -182,9 +182,9 @@ class Loop:
         forward = self._runtime.forward([*(chunk for _, chunk in prompts), *decisions], self.cache, needs)
         for i, ((session, _), first) in enumerate(zip(prompts, firsts, strict=True)):
             for name, drafter in list(session.drafters.items()):
-                if drafter.needs and session.gamma > 0:
+                if isinstance(drafter, ReadsFeatures) and session.gamma > 0:
                     try:
-                        drafter.read(session, first, _only(forward, i))  # type: ignore[attr-defined]
+                        drafter.read(session, first, _only(forward, i))
                     except Exception as error:
                         self._switch_off(session, name, error)
         skipped = len(prompts)

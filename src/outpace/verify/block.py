@@ -20,6 +20,7 @@ from ..core.types import Distribution, Key, Proposal, Verdict
 LOSSLESS = True
 TREES = False
 NEEDS_DISTRIBUTIONS = True
+SHARED_NOISE = False
 
 
 def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:

@@ -17,6 +17,7 @@ from ..core.types import Distribution, Key, Proposal, Verdict
 LOSSLESS = True
 TREES = True
 NEEDS_DISTRIBUTIONS = True
+SHARED_NOISE = False
 
 
 def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:

@@ -140,7 +140,7 @@ def likeliest(
         first = distribution.token(0)  # penalties and grammar have had their say here
         rest = [pair for pair in found if pair[0] != first]
         return [(first, found[0][1]), *rest][:count]
-    if not getattr(session.rule, "SHARED_NOISE", False):
+    if not session.rule.SHARED_NOISE:
         ids, values = _top(distribution, count)
     else:
         ids, values = _top(distribution, _CONSIDERED)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ _NEIGHBOURS = 4  # layers tried on either side in each step of the second
 _DEPTH = 3  # drafts after each place of the text where drafting is tried
 
 
+@runtime_checkable
 class Layered(Runtime, Protocol):
     """A runtime that can run some of its layers alone, on its own caches."""
 

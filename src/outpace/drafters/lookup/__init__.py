@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Protocol
 
 from ...core.errors import ParameterError
-from ...core.protocols import Drafter, Parts, Session
+from ...core.protocols import Drafter, Parts, Requirements, Session
 from ...core.types import Forward, Proposal, Verdict
 from ..common.extending import Start
 from .copying import EditedCopy
@@ -23,7 +23,6 @@ from .pool import Pool, read_corpus
 from .suffix import Cursor, SuffixText
 from .trust import Trust
 
-NEEDS_DRAFT = False
 _COPY = 8  # agreeing tokens from which on a repetition is followed as a copy, through its edits
 _GIVEN_UP = 32  # tokens after which a lost copy is not looked for any more
 
@@ -251,6 +250,10 @@ class Lookup:
     def end(self, session: Session) -> None:
         if self._readers.pop(session.id, None) is not None and self._pool is not None:
             self._pool.add(session.tenant, session.tokens)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements()
 
 
 def create(config: Config, parts: Parts) -> Drafter:
