@@ -27,7 +27,7 @@ from outpace import drafters
 from outpace.audit.exact import enumerate_distribution, plain_distribution, total_variation
 from outpace.audit.toy import LogitsOf, ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import ParameterError
-from outpace.core.protocols import Forecasts, Parts, Requirements
+from outpace.core.protocols import Parts, Requirements, forecast_of
 from outpace.core.types import Forward, Proposal, SamplingParams, Verdict
 from outpace.drafters.common.own_cache import OwnCacheDraft
 from outpace.engine.loop import Loop
@@ -122,7 +122,7 @@ def test_proposing_twice_gives_the_same(name):
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("name", [n for n in drafters.names() if isinstance(build(n), Forecasts)])
+@pytest.mark.parametrize("name", [n for n in drafters.names() if forecast_of(build(n))])
 def test_a_forecast_is_of_what_would_be_proposed(name):
     drafter = build(name)
     one = session(count=30, gamma=9, prompt=[0, 1, 2, 3, 4] * 3 + [5, 3], rule=MATCH)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from ..core.protocols import Forecasts, Session
+from ..core.protocols import Session, forecast_of
 from ..core.types import Proposal, RoundSeconds, Verdict
 from .acceptance import Acceptance, Guess
 from .allocation import Allocation, Candidate, allocate, plain
@@ -74,8 +74,7 @@ class _Known:
 
 def _forecast(session: Session, name: str) -> Callable[[Session, int], list[float]] | None:
     """The drafter's own forecast, of one that has it."""
-    drafter = session.drafters[name]
-    return drafter.forecast if isinstance(drafter, Forecasts) else None
+    return forecast_of(session.drafters[name])
 
 
 def _forget(known: dict[int, _Known], number: int, gone: weakref.ref[Session]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -176,7 +176,6 @@ class Drafter(Protocol):
     def end(self, session: Session) -> None: ...
 
 
-@runtime_checkable
 class ReadsFeatures(Protocol):
     """A drafter that sees the features that it ``needs`` during the prefill too. Every drafter with ``needs`` does."""
 
@@ -185,13 +184,17 @@ class ReadsFeatures(Protocol):
         token's)."""
 
 
-@runtime_checkable
 class Forecasts(Protocol):
     """A drafter that knows beforehand how likely its draft is to be accepted."""
 
     def forecast(self, session: Session, most: int) -> list[float]:
         """P(accepted) of each node that it would propose now, ``most`` at most. It must follow from the text alone, and
         be cheap."""
+
+
+def forecast_of(drafter: Drafter) -> Callable[[Session, int], list[float]] | None:
+    """The drafter's forecast, where it :class:`Forecasts`."""
+    return getattr(drafter, "forecast", None)
 
 
 class Controller(Protocol):

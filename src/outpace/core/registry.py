@@ -8,8 +8,10 @@ A package registers one with an entry point of the kind's group, for example in 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -35,8 +37,11 @@ class Registry:
 
     def names(self) -> list[str]:
         """All that can be used. Registered modules are imported for this, built-in ones are not."""
-        found = self._registered()
-        return sorted([*self._built_in(), *(name for name, points in found.items() if not self._fault(name, points))])
+        return sorted([*self._built_in(), *self.registered()])
+
+    def registered(self) -> list[str]:
+        """Those of other packages that can be used."""
+        return sorted(name for name, points in self._registered().items() if not self._fault(name, points))
 
     def broken(self) -> dict[str, str]:
         """Registered names that cannot be used, with the reason."""
@@ -66,7 +71,7 @@ class Registry:
 
     def _registered(self) -> dict[str, list[EntryPoint]]:
         found: dict[str, list[EntryPoint]] = {}
-        for point in entry_points(group=self.group):
+        for point in _entry_points(self.group, tuple(sys.path)):
             found.setdefault(point.name, []).append(point)
         return found
 
@@ -84,3 +89,9 @@ class Registry:
             return f"{what} cannot be imported: {type(error).__name__}: {error}"
         lacks = self.lacks(name, module)
         return f"{what} lacks {', and '.join(lacks)}" if lacks else ""
+
+
+@functools.cache
+def _entry_points(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Read once for each search path: it takes about 20 ms."""
+    return tuple(entry_points(group=group))

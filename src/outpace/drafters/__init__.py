@@ -27,8 +27,7 @@ def _lacks(name: str, module: object) -> list[str]:
 
 
 _REGISTRY = Registry("drafter", "drafter", __name__, frozenset({"common"}), "outpace.drafters", _lacks)
-names = _REGISTRY.names
-broken = _REGISTRY.broken
+names, registered, broken = _REGISTRY.names, _REGISTRY.registered, _REGISTRY.broken
 
 
 def module(name: str) -> DrafterModule:

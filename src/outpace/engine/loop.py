@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
+from typing import cast
 
 from torch import Tensor
 
@@ -182,9 +183,9 @@ class Loop:
         forward = self._runtime.forward([*(chunk for _, chunk in prompts), *decisions], self.cache, needs)
         for i, ((session, _), first) in enumerate(zip(prompts, firsts, strict=True)):
             for name, drafter in list(session.drafters.items()):
-                if isinstance(drafter, ReadsFeatures) and session.gamma > 0:
+                if drafter.needs and session.gamma > 0:
                     try:
-                        drafter.read(session, first, _only(forward, i))
+                        cast(ReadsFeatures, drafter).read(session, first, _only(forward, i))
                     except Exception as error:
                         self._switch_off(session, name, error)
         skipped = len(prompts)

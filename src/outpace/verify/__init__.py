@@ -32,8 +32,7 @@ def _lacks(name: str, module: object) -> list[str]:
 
 
 _REGISTRY = Registry("acceptance rule", "accept", __name__, frozenset(), "outpace.rules", _lacks)
-names = _REGISTRY.names
-broken = _REGISTRY.broken
+names, registered, broken = _REGISTRY.names, _REGISTRY.registered, _REGISTRY.broken
 module = _REGISTRY.module
 
 
