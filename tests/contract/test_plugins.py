@@ -146,7 +146,7 @@ def run(package: Path, *arguments: str) -> str:
 
 def test_they_pass_the_contract_battery(package):
     arguments = ("pytest", "-q", "-p", "no:cacheprovider", "-k", "echo or keen", "tests/contract/test_drafters.py")
-    assert " passed" in run(package, *arguments, "tests/contract/test_rules.py")
+    assert run(package, *arguments, "tests/contract/test_rules.py").count(".") >= 18
 
 
 def test_they_run_from_python(installed, model):

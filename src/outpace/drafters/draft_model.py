@@ -29,7 +29,7 @@ class _State:
 
 
 class DraftModel:
-    """Keeps a cache of its own, and catches up with the text before it drafts: one token after a refusal,
+    """Keeps a cache of its own, and catches up with the text before it drafts: one token after a rejection,
     two after a full acceptance, more after rounds without drafting."""
 
     needs: Sequence[str] = ()
@@ -68,26 +68,26 @@ class DraftModel:
             chunks = []
             for i in active:
                 unread = [*texts[i], *chains[i].tokens][self._cache.length(slots[i]) :]
-                guess = self._guess(sessions[i], chains[i].path, chains[i].room - 1)
-                chunks.append(Chunk(slots[i], [*unread, *guess], logits_from=len(unread) - 1))
+                ahead = self._look_up(sessions[i], chains[i].path, chains[i].room - 1)
+                chunks.append(Chunk(slots[i], [*unread, *ahead], logits_from=len(unread) - 1))
             logits = self._runtime.forward(chunks, self._cache).logits
             for i in active:
                 sessions[i].report.draft_passes += 1
             for i, chunk, rows in zip(active, chunks, logits, strict=True):
                 chain = chains[i]
-                for row, guessed in zip(rows, [*chunk.tokens[chunk.logits_from + 1 :], None], strict=True):
+                for row, expected in zip(rows, [*chunk.tokens[chunk.logits_from + 1 :], None], strict=True):
                     chain.draw(row)
-                    # The rows behind a wrong guess have read a wrong text.
-                    if not chain.going or chain.tokens[-1] != guessed:
+                    # The rows behind a wrong token are those of a wrong text.
+                    if not chain.going or chain.tokens[-1] != expected:
                         break
                 self._cache.keep(slots[i], len(texts[i]) + max(len(chain.tokens), 1) - 1, [])
         return [chain.proposal() for chain in chains]
 
-    def _guess(self, session: Session, path: Sequence[int], count: int) -> Sequence[int]:
-        """What lookup drafts for the draft itself, so that one pass of it may say several tokens."""
+    def _look_up(self, session: Session, path: Sequence[int], count: int) -> Sequence[int]:
+        """What lookup drafts for the draft itself, so that one pass of it may draft several tokens."""
         if self._lookup is None or count < 1:
             return ()
-        return self._lookup.guess(session, path, count)
+        return self._lookup.draft_after(session, path, count)
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         for session, verdict in zip(sessions, verdicts, strict=True):

@@ -1,8 +1,9 @@
-"""A smaller model of the same vocabulary drafts a tree: several guesses where one may fail (SpecInfer, Miao et al.,
-arXiv 2305.09781; grown as in EAGLE-2, 2406.16858, section 4). See _tree.py for what is chosen and what is drawn.
+"""A smaller model of the same vocabulary drafts a tree: several tokens where one may be rejected (SpecInfer, Miao et
+al., arXiv 2305.09781; grown as in EAGLE-2, 2406.16858, section 4). See common/tree.py for what is chosen and what is
+drawn.
 
-With ``width`` 1 only the likeliest path is expanded, at the price of a chain, and its alternatives come along as
-leaves; wider, a level's pass runs all expanded nodes anew, since a cached row cannot be hidden from its cousins.
+With ``width`` 1 only the likeliest path is expanded, at the price of a chain, and its alternatives are leaves beside it.
+With more, a level's pass runs all expanded nodes anew, since a cached row cannot be hidden from its cousins.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Growing:
 
 
 class DraftTree:
-    """Keeps a cache of the text, and drops each round's tree: what was accepted is read again with the next pass."""
+    """Keeps a cache of the text, and drops each round's tree: what was accepted is computed again in the next pass."""
 
     needs: Sequence[str] = ()
 

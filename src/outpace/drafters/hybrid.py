@@ -42,8 +42,8 @@ class Config:
 
 
 @dataclass
-class _Tree:
-    """The tree of one session and round, which is its record, and each member's view of it."""
+class _Round:
+    """What one session drafts in a round, which is its record, and each member's view of it."""
 
     record: DraftRecord
     views: dict[str, list[int]] = field(default_factory=dict)  # by member: nodes in the order in which it knows them
@@ -93,13 +93,13 @@ class Hybrid:
     ) -> None:
         self._members, self._join, self._trees = tuple(members.items()), join, trees
         self._gammas = tuple((gammas or {}).items())
-        self._rounds: dict[int, _Tree] = {}
+        self._rounds: dict[int, _Round] = {}
 
     def begin(self, session: Session) -> int:
         return max(member.begin(session) or 0 for _, member in self._members)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
-        trees, most = [_Tree(session.record) for session in sessions], dict(self._gammas)
+        trees, most = [_Round(session.record) for session in sessions], dict(self._gammas)
         self._rounds |= {session.id: tree for session, tree in zip(sessions, trees, strict=True)}
         for name, member in self._members:
             asked = []
@@ -123,7 +123,7 @@ class Hybrid:
                 trees[i].add(name, node, first, answer)
         return [tree.record.proposal() for tree in trees]
 
-    def _place(self, session: Session, tree: _Tree) -> int | None:
+    def _place(self, session: Session, tree: _Round) -> int | None:
         """The node below which the next member drafts; None where the rule or the target takes no branches."""
         tip = tree.tip()
         if self._join == "extend" and tip is not None:
@@ -141,7 +141,7 @@ class Hybrid:
             member.observe(sessions, [verdict for verdict, _ in views], [forward for _, forward in views])
 
     def cache_users(self) -> list[CacheUser]:
-        return [share for _, member in self._members for share in cache_users_of(member)]
+        return [user for _, member in self._members for user in cache_users_of(member)]
 
     def end(self, session: Session) -> None:
         self._rounds.pop(session.id, None)
@@ -149,7 +149,7 @@ class Hybrid:
             member.end(session)
 
 
-def _view(tree: _Tree, view: Sequence[int], verdict: Verdict, seen: Forward) -> tuple[Verdict, Forward]:
+def _view(tree: _Round, view: Sequence[int], verdict: Verdict, seen: Forward) -> tuple[Verdict, Forward]:
     """The verdict as it looks to a member that knows the nodes ``view``, and the rows of these."""
     path: list[int] = []
     token = verdict.token

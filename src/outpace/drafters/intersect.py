@@ -52,7 +52,7 @@ class Intersect:
             for i, row in zip(active, logits, strict=True):
                 chains[i].draw(self._spread(row))
                 if isinstance(sessions[i].record.error, NumericsError) and not bool(row.isnan().any()):
-                    sessions[i].record.error = None  # no shared token may come here: that is no failure
+                    sessions[i].record.error = None  # no shared token is allowed here: that is no failure
                 rows[i] = [int(self._draft_id[token]) for token in chains[i].tokens[-1:]]
             # Where a constraint allows none of the shared tokens, the draft cannot read what was drawn.
             active = [i for i in active if chains[i].going and rows[i] != [-1] and self._draft.room(sessions[i])]

@@ -1,7 +1,7 @@
 """The target's own weights, rounded to 4 bits, draft for it (QuantSpec, Tiwari et al., arXiv 2502.10424; ML-SpecQD,
 Georganas et al., arXiv 2503.13565). For targets that run at more bits: bf16, q8, f32, or a file that holds such.
 
-The rounded copy costs memory of its own; keys and values are the target's (see _own_cache.py).
+The rounded copy costs memory of its own; keys and values are the target's (see common/own_cache.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ string-level exact match (SLEM, Timor et al., arXiv 2502.05202, section 3).
 
 The draft writes greedily, so its text follows from the session's text alone: the tokens are chosen, not drawn, and any
 acceptance rule stays exact. Characters that are not whole yet are kept back. The last token may be the beginning of a
-longer one: it is submitted all the same, since a refused row at the end of the draft loses nothing but itself.
+longer one: it is submitted all the same, since a rejected row at the end of the draft loses nothing but itself.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Eagle:
                 self._grow(active, level)
                 level += 1
         finally:
-            for one in growing.values():  # what was guessed goes, what was read stays
+            for one in growing.values():  # the tree is dropped, the text stays
                 slot, base = self._states[one.session.id].slot, len(one.session.tokens) - 1
                 self._cache.keep(slot, min(base, self._cache.length(slot)), [])
         return [

@@ -1,7 +1,7 @@
 """Some of the target's own layers draft for it (Draft & Verify, Zhang et al., arXiv 2309.08168).
 
-They share the target's weights and its cache (see _own_cache.py): the draft costs no memory. Which layers may be left
-out is a property of the model, found by a calibration (_layer_choice.py) that runs when none are named.
+They share the target's weights and its cache (see common/own_cache.py): the draft costs no memory. Which layers may be
+left out is a property of the model. A calibration (choice.py) finds it when none are named.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Extra heads on the target's last hidden state guess the tokens behind the next one, each by itself
+"""Extra heads on the target's last hidden state draft the tokens behind the next one, each by itself
 (Medusa, Cai et al., arXiv 2401.10774, sections 2.1 and 2.3.3).
 
-Head k is a stack of residual blocks x + SiLU(W x + b) and an output matrix, and guesses k + 2 tokens ahead of the row
-that it looks at: of the row that the pending token was drawn from, head 0 guesses the token behind the pending one.
-Since the heads do not see each other's guesses, a path's estimate is the product of its tokens' estimates: the best
-tree under the row budget is known at once, either of this round's probabilities or, ``static``, of the accuracies
+Head k is a stack of residual blocks x + SiLU(W x + b) and an output matrix, and drafts the token k + 2 places ahead of
+the row that it looks at: of the row that the pending token was drawn from, head 0 drafts the token behind the pending
+one. Since no head sees what another one drafts, a path's estimate is the product of its tokens' estimates. So the best
+tree under the row budget is known at once, either from this round's probabilities or, ``static``, from the accuracies
 that training measured. Its nodes are chosen, not drawn.
 
 ``heads`` is a folder in the original layout: config.json with ``medusa_num_heads`` and ``medusa_num_layers``, tensors

@@ -69,7 +69,7 @@ def _small(value: object, name: str, source: str) -> int:
 
 
 def _accuracies(value: object, heads: int, source: str) -> list[list[float]] | None:
-    """By head and rank, how often that guess was right; None where the config does not say."""
+    """By head and rank, how often that token was right; None where the config does not say."""
     if value is None:
         return None
     try:
