@@ -82,7 +82,7 @@ def main() -> None:
 class Paired:
     """The rule ``ratio``; of every block that it verifies, the accepted drafts expected of ``ratio`` and ``block``."""
 
-    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS = True, False, True
+    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS, SHARED_NOISE = True, False, True, False
     draw = staticmethod(verify.rule("ratio").draw)
 
     def __init__(self) -> None:

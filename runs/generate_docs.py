@@ -4,7 +4,6 @@ A block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; NAME i
 """
 
 import argparse
-import dataclasses
 import importlib
 import pkgutil
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 from outpace import commands, drafters, verify
 from outpace.bench.tables import markdown
 from outpace.catalogue import catalogue, drafts_for
+from outpace.core.options import options_of
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -89,17 +89,17 @@ def _drafters() -> str:
     rows = [("drafter", "what it does", "draft model", "options")]
     for name in drafters.names():
         module = drafters.module(name)
-        options = ", ".join(f"`{f.name}` {f.default!r}" for f in dataclasses.fields(module.Config))
-        rows.append((f"`{name}`", _first(module.__doc__), "yes" if module.NEEDS_DRAFT else "no", options))
+        options = ", ".join(f"`{f.name}` {f.default!r}" for f in options_of(module.Config))
+        rows.append((f"`{name}`", _first(module.__doc__), "yes" if drafters.needs_draft(name) else "no", options))
     return markdown(rows)
 
 
 def _rules() -> str:
     rows = [("rule", "what it does", "lossless", "trees")]
     for name in verify.names():
-        rule = verify.rule(name)
+        module, rule = verify.module(name), verify.rule(name)
         rows.append(
-            (f"`{name}`", _first(rule.__doc__), "yes" if rule.LOSSLESS else "no", "yes" if rule.TREES else "no")
+            (f"`{name}`", _first(module.__doc__), "yes" if rule.LOSSLESS else "no", "yes" if rule.TREES else "no")
         )
     return markdown(rows)
 

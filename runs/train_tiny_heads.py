@@ -25,9 +25,10 @@ from train_tiny import END, read_text, windows
 
 from outpace import SamplingParams, load
 from outpace.catalogue import resolve
-from outpace.drafters.common.training import eagle_loss, medusa_accuracies, medusa_loss
 from outpace.drafters.eagle.net import EagleNet, build
-from outpace.drafters.medusa import MedusaHeads
+from outpace.drafters.eagle.training import eagle_loss
+from outpace.drafters.medusa.drafter import MedusaHeads
+from outpace.drafters.medusa.training import medusa_accuracies, medusa_loss
 from outpace.files.checkpoint import open_checkpoint
 from outpace.runtimes.loading import load_model
 from outpace.runtimes.torch_decoder import OUTPUT
@@ -110,7 +111,9 @@ def acceptance(drafter: str, heads: Path, prompts: list[str]) -> None:
         ("T 1, match", "match", SamplingParams(temperature=1.0, seed=1, max_tokens=64, ignore_eos=True)),
         ("T 1, ratio", "ratio", SamplingParams(temperature=1.0, seed=1, max_tokens=64, ignore_eos=True)),
     ):
-        engine = load("tiny", drafter=drafter, gamma=8, accept=accept, threads=1, options={"heads": str(heads)})
+        engine = load(
+            "tiny", drafter=drafter, gamma=8, accept=accept, threads=1, options={drafter: {"heads": str(heads)}}
+        )
         reports = [result.report for result in engine.generate(prompts, params)]
         passes, emitted = sum(r.target_passes for r in reports), sum(r.emitted for r in reports)
         print(f"  {label}: block efficiency {emitted / passes:.3f}")

@@ -19,7 +19,7 @@ def test_the_cases_are_many_sided_and_repeatable():
     cases = [soak.case(0, number) for number in range(400)]
     assert cases[:5] == [soak.case(0, number) for number in range(5)] and cases[0] != soak.case(1, 0)
     assert {one.accept for one in cases} == {"match", "ratio", "block"}
-    assert {one.drafter for one in cases} == set(soak._DRAFTERS)
+    assert {one.drafter for one in cases} == set(soak.choices()[1])
     requests = [request for one in cases for request in one.requests]
     assert {len(one.requests) for one in cases} == {1, 2, 3, 4}
     assert any(request.cancel_after is not None for request in requests)

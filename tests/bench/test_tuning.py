@@ -68,7 +68,7 @@ def test_no_answer_can_be_drafted_from_an_earlier_one_to_the_same_prompt(monkeyp
 
 
 def test_a_contender_of_the_bench_drafts_from_no_answer_to_the_same_prompt() -> None:
-    lookup = Ours("lookup", load(model(), drafter="lookup", gamma=8, options={"pool": 50000}), "lookup", 8)
+    lookup = Ours("lookup", load(model(), drafter="lookup", gamma=8, options={"lookup": {"pool": 50000}}), "lookup", 8)
     prompt = lookup.engine.encode("def add(a, b):")
     passes = [lookup.run(prompt, 40, 0.0, 1).report["target_passes"] for _ in range(3)]
     assert passes[0] == passes[1] == passes[2]

@@ -27,7 +27,7 @@ from outpace import drafters
 from outpace.audit.exact import enumerate_distribution, plain_distribution, total_variation
 from outpace.audit.toy import LogitsOf, ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import ParameterError
-from outpace.core.protocols import Parts
+from outpace.core.protocols import Parts, Requirements, forecast_of
 from outpace.core.types import Forward, Proposal, SamplingParams, Verdict
 from outpace.drafters.common.own_cache import OwnCacheDraft
 from outpace.engine.loop import Loop
@@ -43,15 +43,15 @@ every = pytest.mark.parametrize("name", drafters.names())
 
 def build(name: str, vocab_size: int = V, draft: LogitsOf = DRAFT):
     """The drafter as it is by default, over toys."""
-    module = drafters.module(name)
+    module, needs = drafters.module(name), drafters.requirements(drafters.configure([name], {}))[name]
     if name in ("layer_skip", "low_bit"):  # made of a target's own layers, which toys do not have: what both are
         return OwnCacheDraft(ToyRuntime(draft, vocab_size))
     tokenizer = SimpleNamespace(tokenizer=letters(*string.ascii_lowercase[:vocab_size]))
     parts = Parts(
         vocab_size,
-        draft=ToyRuntime(draft, vocab_size) if module.NEEDS_DRAFT else None,
-        target_model=None if getattr(module, "SAME_VOCABULARY", True) else tokenizer,
-        draft_model=None if getattr(module, "SAME_VOCABULARY", True) else tokenizer,
+        draft=ToyRuntime(draft, vocab_size) if needs.draft_model else None,
+        target_model=None if needs.same_vocabulary else tokenizer,
+        draft_model=None if needs.same_vocabulary else tokenizer,
     )
     heads = toy_folder(name, vocab_size)
     return module.create(module.Config(heads=str(heads)) if heads else module.Config(), parts)
@@ -81,7 +81,7 @@ def test_config_is_a_frozen_dataclass_with_a_gamma(name):
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.gamma = 1
     assert kind(gamma=2).gamma == 2
-    assert isinstance(drafters.module(name).NEEDS_DRAFT, bool)
+    assert isinstance(drafters.module(name).requires(config), Requirements)
     assert drafters.module(name).__doc__
 
 
@@ -122,7 +122,7 @@ def test_proposing_twice_gives_the_same(name):
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("name", [n for n in drafters.names() if hasattr(build(n), "forecast")])
+@pytest.mark.parametrize("name", [n for n in drafters.names() if forecast_of(build(n))])
 def test_a_forecast_is_of_what_would_be_proposed(name):
     drafter = build(name)
     one = session(count=30, gamma=9, prompt=[0, 1, 2, 3, 4] * 3 + [5, 3], rule=MATCH)
@@ -219,7 +219,7 @@ def test_a_session_may_end_and_begin_again_in_the_middle_of_its_answer(name):
 class FailsBehindZero:
     """``ratio``, but drawing fails behind a drawn token 0 of the same round: depending on the draw, at any depth."""
 
-    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS = True, True, True
+    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS, SHARED_NOISE = True, True, True, False
     verify = staticmethod(RATIO.verify)
 
     def __init__(self):

@@ -37,9 +37,9 @@ def test_there_are_some_and_unknown_ones_are_refused():
 @every
 def test_says_what_it_is(name):
     rule = verify.rule(name)
-    for flag in (rule.LOSSLESS, rule.TREES, rule.NEEDS_DISTRIBUTIONS):
+    for flag in (rule.LOSSLESS, rule.TREES, rule.NEEDS_DISTRIBUTIONS, rule.SHARED_NOISE):
         assert isinstance(flag, bool)
-    assert "arXiv" in rule.__doc__
+    assert "arXiv" in verify.module(name).__doc__
 
 
 def distribution(*probs: float) -> Distribution:

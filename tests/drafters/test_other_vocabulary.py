@@ -237,7 +237,8 @@ def test_the_error_of_an_unfit_pair_names_what_bridges_it():
     target = model("tiny")
     with pytest.raises(VocabularyError) as caught:
         load(target, other(target))
-    bridging = [name for name in drafters.names() if not getattr(drafters.module(name), "SAME_VOCABULARY", True)]
+    needs = drafters.requirements(drafters.configure(drafters.names(), {}))
+    bridging = [name for name, one in needs.items() if one.draft_model and not one.same_vocabulary]
     assert sorted(bridging) == NAMES
     assert all(name in str(caught.value) for name in bridging)
 

@@ -252,7 +252,7 @@ def test_trees_are_compacted_in_the_cache(rule):
 
 def test_tree_is_refused_where_only_chains_are_taken():
     class ChainsOnly:
-        LOSSLESS, TREES, NEEDS_DISTRIBUTIONS = True, False, False
+        LOSSLESS, TREES, NEEDS_DISTRIBUTIONS, SHARED_NOISE = True, False, False, False
         draw, verify = staticmethod(MATCH.draw), staticmethod(MATCH.verify)
 
     one = session(count=10, gamma=6)

@@ -54,10 +54,8 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]
     """The family above, found as all are: as a file in families/."""
     (tmp_path / "marsian.py").write_text(MADE_UP)
     monkeypatch.setattr(outpace.families, "__path__", [*outpace.families.__path__, str(tmp_path)])
-    families.cache_clear()
     yield families()["marsian"]
     del sys.modules["outpace.families.marsian"]
-    families.cache_clear()
 
 
 def test_every_family_is_one_short_file() -> None:

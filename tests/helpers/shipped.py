@@ -35,7 +35,7 @@ def new_engine(
     context: int | None = None,
     draft_context: int | None = None,
     end_tokens: Collection[int] | None = None,
-    options: Mapping[str, object] | None = None,
+    options: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Engine:
     """``drafter`` "own": the target drafts for itself. Lookup drafts after a match of one token already, so that
     every prompt drafts something. No controller, so that counts are the same every time."""
@@ -43,7 +43,7 @@ def new_engine(
     if end_tokens is not None:
         target = dataclasses.replace(target, end_tokens=frozenset(end_tokens))
     if drafter == "lookup" and options is None:
-        options = {"min_match": 1}
+        options = {"lookup": {"min_match": 1}}
     draft = {"draft_model": "tiny-draft", "own": "tiny"}.get(drafter)
     return load(
         target,

@@ -6,15 +6,10 @@ import pytest
 import torch
 
 from outpace.audit.heads import toy_eagle, toy_medusa
-from outpace.drafters.common.training import (
-    EAGLE_DECAY,
-    EAGLE_STEPS,
-    FEATURE_WEIGHT,
-    MEDUSA_DECAY,
-    eagle_loss,
-    medusa_accuracies,
-    medusa_loss,
-)
+from outpace.drafters.eagle import training as eagle
+from outpace.drafters.eagle.training import eagle_loss
+from outpace.drafters.medusa import training as medusa
+from outpace.drafters.medusa.training import medusa_accuracies, medusa_loss
 
 V, BATCH, TIME = 6, 2, 9
 
@@ -54,12 +49,12 @@ def causal(net, rows: int):
 def test_eagles_loss_is_that_of_drafting_from_every_row(third):
     net = toy_eagle(V, third, draft_vocab=4 if third else None)
     tokens, features, log_probs = window(3 * V if third else V)
-    rows = TIME - 1 - EAGLE_STEPS
+    rows = TIME - 1 - eagle.STEPS
     total = 0.0
     for b in range(BATCH):
         for t in range(rows):
             states = list(net.enter(features[b, : t + 1]))
-            for step in range(EAGLE_STEPS):
+            for step in range(eagle.STEPS):
                 n = t + 1 + step
                 after = net.forward(tokens[b, 1 : n + 1], torch.stack(states), causal(net, n))[-1]
                 wanted = log_probs[b, n]
@@ -68,8 +63,8 @@ def test_eagles_loss_is_that_of_drafting_from_every_row(third):
                 part = divergence(wanted, net.head_logits(after[None])[0])
                 if not third:
                     gap = (after - features[b, n]).abs()
-                    part += FEATURE_WEIGHT * float(torch.where(gap < 1, gap * gap / 2, gap - 0.5).mean())
-                total += EAGLE_DECAY**step * part / (BATCH * rows)
+                    part += eagle.FEATURE_WEIGHT * float(torch.where(gap < 1, gap * gap / 2, gap - 0.5).mean())
+                total += eagle.DECAY**step * part / (BATCH * rows)
                 states.append(after)
     assert float(eagle_loss(net, tokens, features, log_probs)) == pytest.approx(total, rel=1e-9)
 
@@ -83,7 +78,7 @@ def test_medusas_loss_and_accuracies_look_as_far_ahead_as_each_head():
         for t in range(rows):
             for head, logits in enumerate(heads.logits(features[b, t : t + 1], len(heads))[0]):
                 wanted = log_probs[b, t + 1 + head]
-                total += MEDUSA_DECAY**head * divergence(wanted, logits) / (BATCH * rows)
+                total += medusa.DECAY**head * divergence(wanted, logits) / (BATCH * rows)
                 hits[head, int((logits.argsort(descending=True) == wanted.argmax()).nonzero())] += 1 / (BATCH * rows)
     assert float(medusa_loss(heads, features, log_probs)) == pytest.approx(total, rel=1e-9)
     found = torch.tensor(medusa_accuracies(heads, features, log_probs, ranks=V))

@@ -9,8 +9,9 @@ from tests.helpers.toys import GREEDY, Scripted, decode, distance, plain, rememb
 from outpace.audit.toy import hashed_logits
 from outpace.core.types import Distribution, Proposal
 from outpace.sampling.random_source import KeyedRandomSource
-from outpace.verify import typical
+from outpace.verify.typical import Config, Typical, plausible
 
+typical = Typical(Config())
 TARGET = remembered(hashed_logits(3, 5, sharpness=1.0))
 
 
@@ -20,12 +21,16 @@ def distribution(*probs: float) -> Distribution:
 
 def test_the_threshold_is_the_papers():
     """min(epsilon, delta exp(-H)): the first where the target is sure, the second where it is not."""
+
+    def accepted(of, token):
+        return plausible(of, token, Config())
+
     sure = distribution(0.905, 0.095, 0.0)  # exp(-H) 0.73: 0.3 of it exceeds 0.09
-    assert (typical.stands(sure, 1), typical.stands(distribution(0.92, 0.08, 0.0), 1)) == (True, False)
+    assert (accepted(sure, 1), accepted(distribution(0.92, 0.08, 0.0), 1)) == (True, False)
     flat = distribution(*[1 / 20] * 20)  # exp(-H) 1/20: the threshold is 0.015
-    assert typical.stands(flat, 7)
-    assert typical.stands(distribution(0.016, *[0.984 / 19] * 19), 0)
-    assert not typical.stands(distribution(0.014, *[0.986 / 19] * 19), 0)
+    assert accepted(flat, 7)
+    assert accepted(distribution(0.016, *[0.984 / 19] * 19), 0)
+    assert not accepted(distribution(0.014, *[0.986 / 19] * 19), 0)
 
 
 def test_the_longest_path_that_stands_is_taken_whatever_is_more_probable():

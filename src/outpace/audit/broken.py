@@ -34,6 +34,7 @@ class RatioLike:
     LOSSLESS: bool = True  # what it claims
     TREES: bool = False
     NEEDS_DISTRIBUTIONS: bool = True
+    SHARED_NOISE: bool = False
 
     def draw(self, distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
         return ratio.draw(distribution, rng, base, node, depth)
@@ -109,7 +110,7 @@ RIGHT = RatioLike(_ratio)
 class StaleNoise:
     """``match`` whose noise stays that of the round's first position."""
 
-    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS = True, True, False
+    LOSSLESS, TREES, NEEDS_DISTRIBUTIONS, SHARED_NOISE = True, True, False, True
 
     def draw(self, distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
         return rng.gumbel_argmax(base, distribution)

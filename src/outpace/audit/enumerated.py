@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .. import verify
+from .. import drafters, verify
 from ..core.errors import ConstraintError
-from ..core.protocols import Drafter, Rule
+from ..core.protocols import Drafter, Parts, Rule
 from ..core.types import SamplingParams
 from ..drafters.common.own_cache import OwnCacheDraft
 from ..drafters.draft_model import DraftModel
 from ..drafters.draft_tree import Config as TreeConfig
 from ..drafters.draft_tree import DraftTree
-from ..drafters.eagle import Eagle
+from ..drafters.eagle.drafter import Eagle
 from ..drafters.hybrid import Hybrid
 from ..drafters.intersect import Intersect
 from ..drafters.lookup import Config as LookupConfig
 from ..drafters.lookup import Lookup
-from ..drafters.medusa import Medusa
+from ..drafters.medusa.drafter import Medusa
 from ..drafters.recycle import Config as RecycleConfig
 from ..drafters.recycle import Recycle
 from ..drafters.reencode import Reencode
@@ -204,10 +204,19 @@ SHAPES = [
 ]  # fmt: skip
 
 
+def registered(vocab_size: int = 3, draft: LogitsOf = DRAFT) -> list[Shape]:
+    """The drafters that other packages register, as they are by default."""
+
+    def made(name: str) -> Callable[[Rule], Drafter]:
+        module, runtime = drafters.module(name), ToyRuntime(draft, vocab_size)
+        return lambda rule: module.create(module.Config(), Parts(vocab_size, target=runtime, draft=runtime))
+
+    return [Shape(f"registered: {name}", made(name), 3, 2, spare=2) for name in drafters.registered()]
+
+
 def enumerable() -> list[str]:
     """The lossless rules whose distribution can be enumerated."""
-    rules = {name: verify.rule(name) for name in verify.names()}
-    return [name for name, rule in rules.items() if rule.LOSSLESS and rule.NEEDS_DISTRIBUTIONS]
+    return [name for name, rule in verify.rules().items() if rule.LOSSLESS and rule.NEEDS_DISTRIBUTIONS]
 
 
 def checks(options: Options) -> Iterator[Check]:
@@ -215,7 +224,7 @@ def checks(options: Options) -> Iterator[Check]:
     pipelines = list(PIPELINES.items())[: _QUICK if options.quick else None]
     for name in enumerable():
         rule = verify.rule(name)
-        for shape in SHAPES:
+        for shape in (*SHAPES, *registered()):
             if shape.tree and not rule.TREES:
                 continue
             yield _distribution(name, rule, shape, dict(pipelines))
@@ -305,6 +314,7 @@ def _tokens_of_match(options: Options) -> Check:
         "EAGLE 3": Eagle(toy_eagle(6, third=True, draft_vocab=4), 6, depth=3, width=2),
         "draft model's tree": DraftTree(ToyRuntime(draft, 6), TreeConfig(depth=3, width=2)),
     }
+    drafters |= {shape.name: shape.make(rule) for shape in registered(6, draft)}
     compared, wrong = 0, []
     for label, params in PIPELINES.items():
         for seed in range(options.seed, options.seed + (1 if options.quick else 8)):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .. import drafters
+from .. import drafters, verify
 from ..core.cache import KVCache
 from ..core.prefix_cache import shared_length
 from ..core.protocols import Runtime
@@ -56,11 +56,12 @@ def checks(options: Options) -> Iterator[Check]:
     prompts = [target.tokenizer.encode(text, add_special=True) for text in PROMPTS[: 4 if options.quick else None]]
     rows = _rows(target, prompts[:2] if options.quick else prompts[:4])
     yield rows.check
-    for drafter in _DRAFTERS[: _QUICK if options.quick else None]:
-        needs_draft = drafters.module(drafter).NEEDS_DRAFT
+    rules = ("match", "ratio", "block", *(name for name in verify.registered() if verify.rule(name).LOSSLESS))
+    for drafter in (*_DRAFTERS[: _QUICK if options.quick else None], *drafters.registered()):
+        needs_draft = drafters.needs_draft(drafter)
         if needs_draft and draft is None:
             continue
-        for accept in ("match", "ratio", "block"):
+        for accept in rules:
             yield _tokens(target, draft if needs_draft else None, drafter, accept, prompts, rows, options)
 
 
@@ -212,7 +213,7 @@ def _with(params: SamplingParams, **changes: int) -> SamplingParams:
 
 
 def _engine(target: LoadedModel, draft: LoadedModel | None, drafter: str, accept: str, batch: int) -> Engine:
-    eager = {"min_match": 1} if drafter == "lookup" else None  # so that every prompt drafts something
+    eager = {"lookup": {"min_match": 1}} if drafter == "lookup" else None  # so that every prompt drafts something
     return load(target, draft, drafter=drafter, controller="fixed", accept=accept, max_batch=batch, options=eager)
 
 

@@ -109,7 +109,7 @@ def ways(drafts: Sequence[str]) -> list[Way]:
     """Every drafter alone, those that need a draft model with each, and a draft model beside lookup."""
     found = []
     for name in drafters.names():
-        if drafters.module(name).NEEDS_DRAFT:
+        if drafters.needs_draft(name):
             found += [Way(name, draft) for draft in drafts]
         elif name != "none":
             found.append(Way(name))

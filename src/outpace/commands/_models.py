@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..core.options import Option
     from ..engine.engine import Engine
 
 DEFAULT_TARGET = "qwen2.5-coder-1.5b"
@@ -36,9 +36,12 @@ def add_model_arguments(
                        "special tokens, such as <|im_end|>; otherwise these are text")  # fmt: skip
     for name, field in _drafter_options():
         flag = f"--{name}-{field.name}".replace("_", "-")
-        kind = str if field.default is None else type(field.default)
-        group.add_argument(flag, dest=f"{name}.{field.name}", type=kind, metavar=kind.__name__.upper()[:1],
-                           help=f"option of the {name} drafter (default {field.default})")  # fmt: skip
+        about = f"option of the {name} drafter (default {field.default})"
+        if field.kind is bool:
+            group.add_argument(flag, dest=f"{name}.{field.name}", action=argparse.BooleanOptionalAction, help=about)
+        else:
+            group.add_argument(flag, dest=f"{name}.{field.name}", type=field.kind,
+                               metavar=field.kind.__name__.upper()[:1], help=about)  # fmt: skip
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser, *, default: str, title: str) -> None:
@@ -89,27 +92,23 @@ def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more
     Raises what :func:`outpace.load` does, and ParameterError for an option of a drafter that is not used.
     """
     from .. import drafters
-    from ..core.errors import ParameterError
-    from ..engine.build import default_drafters, load
+    from ..engine.build import load
 
     prior = follow_plan(args) if args.plan else None
     set_threads(args.threads)
     target = args.target or default
     names = [name.strip() for name in args.drafter.split(",")] if args.drafter else []
     draft = args.draft
-    if draft is None and (not names or any(drafters.module(name).NEEDS_DRAFT for name in names)):
-        draft = catalogue_draft(target)
-    controller = args.controller or "auto"
-    chosen = names or default_drafters(draft is not None, controller == "auto" and args.gamma is None)
-    options = {}
+    options: dict[str, dict[str, object]] = {}
     for name, field in _drafter_options():
         value = getattr(args, f"{name}.{field.name}")
-        if value is None:
-            continue
-        if name not in chosen:
-            raise ParameterError(f"--{name}-{field.name.replace('_', '-')} belongs to the drafter {name!r}, "
-                                 f"but {', '.join(chosen)} is used")  # fmt: skip
-        options[field.name] = value
+        if value is not None:
+            options.setdefault(name, {})[field.name] = value
+    if draft is None:
+        required = drafters.requirements(drafters.configure(names, options)) if names else {}
+        if not names or any(one.draft_model for one in required.values()):
+            draft = catalogue_draft(target)
+    controller = args.controller or "auto"
     return load(target, draft, drafter=names or None, gamma=args.gamma, controller=controller,
                 prior=prior, accept=args.accept, weights=args.weights,
                 draft_weights=args.draft_weights, draft_head=args.draft_head, backend=args.backend,
@@ -133,9 +132,8 @@ def follow_plan(args: argparse.Namespace) -> dict[str, float]:
     return dict(plan.prior)
 
 
-def _drafter_options() -> list[tuple[str, dataclasses.Field]]:  # type: ignore[type-arg]
-    """The fields of every drafter's Config, but for gamma, which has a flag of its own."""
+def _drafter_options() -> list[tuple[str, Option]]:
+    """The options of every drafter, but for gamma, which has a flag of its own."""
     from .. import drafters
 
-    modules = [(name, drafters.module(name)) for name in drafters.names()]
-    return [(n, f) for n, module in modules for f in dataclasses.fields(module.Config) if f.name != "gamma"]
+    return [(name, option) for name in drafters.names() for option in drafters.options(name)]

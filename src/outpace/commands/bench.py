@@ -105,7 +105,7 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
     target = args.target or DEFAULT_TARGET
     named = _listed(args.drafter) if args.drafter else None
     draft = args.draft
-    needs = named is None or any(name != "auto" and drafters.module(name).NEEDS_DRAFT for name in named)
+    needs = named is None or any(name != "auto" and drafters.needs_draft(name) for name in named)
     if draft is None and needs:
         draft = catalogue_draft(target)
     if named is None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from ..core.protocols import Session
+from ..core.protocols import Session, forecast_of
 from ..core.types import Proposal, RoundSeconds, Verdict
 from .allocation import Allocation, Candidate, allocate
 from .cost_model import CostModel
@@ -39,8 +39,8 @@ _MOST_CERTAIN = 0.9  # the greatest threshold at which a drafter is told to stop
 
 
 def _forecast(session: Session, name: str) -> Callable[[Session, int], list[float]] | None:
-    """The drafter's own forecast, of one that has it (see Drafter)."""
-    return getattr(session.draft.drafters[name], "forecast", None)
+    """The drafter's own forecast, of one that has it."""
+    return forecast_of(session.draft.drafters[name])
 
 
 class AutoController:

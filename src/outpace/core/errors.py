@@ -49,5 +49,9 @@ class DrafterError(OutpaceError):
     """A drafter cannot be built, or broke its contract."""
 
 
+class PluginError(OutpaceError):
+    """A drafter, rule or family of another package cannot be used; the message names its distribution."""
+
+
 class PeerError(OutpaceError):
     """Another engine, run in its own environment, could not be started or answered with an error of its own."""

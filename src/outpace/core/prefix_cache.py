@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
 from operator import ne
+from typing import Protocol, runtime_checkable
 
 from .cache import KVCache
 
@@ -92,6 +93,14 @@ class CacheUser:
         return self.prefix_cache.cache.bytes_for(self.entries(tokens))
 
 
+@runtime_checkable
+class OwnsCaches(Protocol):
+    """A drafter that keeps keys and values of its own. They count as the engine's ``kv_bytes``. Where these run out, a
+    session may end and begin again with a longer text."""
+
+    def cache_users(self) -> list[CacheUser]: ...
+
+
 def cache_users_of(drafter: object) -> list[CacheUser]:
-    """A drafter's own caches; none where it has no ``cache_users``."""
-    return list(drafter.cache_users()) if hasattr(drafter, "cache_users") else []
+    """A drafter's own caches; none where it keeps none."""
+    return drafter.cache_users() if isinstance(drafter, OwnsCaches) else []

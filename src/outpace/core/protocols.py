@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -153,7 +153,7 @@ class Session:
 
 
 class Rule(Protocol):
-    """An acceptance rule: one module of ``verify/``. Pure functions."""
+    """An acceptance rule: a module of ``verify/``, or what its ``create`` gives. Pure functions."""
 
     @property
     def LOSSLESS(self) -> bool: ...
@@ -162,9 +162,10 @@ class Rule(Protocol):
     def TREES(self) -> bool: ...
 
     @property
-    def NEEDS_DISTRIBUTIONS(
-        self,
-    ) -> bool: ...  # whether drawn tokens must come with the distribution they were drawn from
+    def NEEDS_DISTRIBUTIONS(self) -> bool: ...  # whether a drawn token is proposed with the distribution of its draw
+
+    @property
+    def SHARED_NOISE(self) -> bool: ...  # whether a drafter that chooses tokens does better by the noise of their place
 
     def draw(self, distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
         """Draw a draft token from ``distribution`` with the random draws this rule expects. ``base`` is the number of
@@ -178,15 +179,10 @@ class Rule(Protocol):
 
 
 class Drafter(Protocol):
-    """Guesses what the target will say. See docs/how-to/add-a-drafter.md.
+    """Proposes tokens that the target may accept. See docs/how-to/add-a-drafter.md.
 
-    A drafter with ``needs`` also has ``read(session, first, seen)``: features of the prompt's rows
-    ``session.tokens[first:first + n]``, after each pass that read some (never the pending token's).
-    One that can tell beforehand how far it will be right has ``forecast(session, most)``: the chance that each node
-    it would propose now, ``most`` at most, stands. That must follow from the text alone, and be cheap.
-    One that keeps keys and values of its own has ``cache_users()``, a list of
-    :class:`outpace.core.prefix_cache.CacheUser`: they count as the engine's ``kv_bytes``. Where these run out, a
-    session may end and begin again with a longer text.
+    A drafter may have more: :class:`ReadsFeatures`, :class:`Forecasts`,
+    :class:`outpace.core.prefix_cache.OwnsCaches`.
     """
 
     needs: Sequence[str]  # features of the target that read() and observe() want
@@ -204,6 +200,27 @@ class Drafter(Protocol):
         Where another drafter was at work, the accepted tokens look like a chain proposed by this one."""
 
     def end(self, session: Session) -> None: ...
+
+
+class ReadsFeatures(Protocol):
+    """A drafter that sees the features that it ``needs`` during the prefill too. Every drafter with ``needs`` does."""
+
+    def read(self, session: Session, first: int, seen: Forward) -> None:
+        """Features of the rows ``session.tokens[first:first + n]``, after each pass of the prefill (never the pending
+        token's)."""
+
+
+class Forecasts(Protocol):
+    """A drafter that knows beforehand how likely its draft is to be accepted."""
+
+    def forecast(self, session: Session, most: int) -> list[float]:
+        """P(accepted) of each node that it would propose now, ``most`` at most. It must follow from the text alone, and
+        be cheap."""
+
+
+def forecast_of(drafter: Drafter) -> Callable[[Session, int], list[float]] | None:
+    """The drafter's forecast, where it :class:`Forecasts`."""
+    return getattr(drafter, "forecast", None)
 
 
 class Controller(Protocol):
@@ -231,7 +248,50 @@ class Parts:
 
     vocab_size: int
     target: Runtime | None = None
-    draft: Runtime | None = None  # for drafters that say NEEDS_DRAFT
+    draft: Runtime | None = None  # for drafters that require a draft model
     target_model: Any = None
     draft_model: Any = None
     prefix_bytes: int = 0  # memory for a draft's keys and values of ended requests
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a drafter cannot be built without. ``draft_model``: a draft model, as ``Parts.draft``. ``same_vocabulary``:
+    the tokens of that draft model must be the target's. ``torch``: it computes with torch."""
+
+    draft_model: bool = False
+    same_vocabulary: bool = True
+    torch: bool = False
+
+
+class DrafterModule(Protocol):
+    """A module of ``drafters/``, or one that a package registers. It can be imported without torch."""
+
+    @property
+    def Config(self) -> type[Any]: ...  # a frozen dataclass with a field gamma: int; its fields are the options
+
+    def requires(self, config: Any, /) -> Requirements:
+        """What the drafter needs with these options."""
+
+    def create(self, config: Any, parts: Parts, /) -> Drafter:
+        """The drafter. Raises ParameterError, ModelError, DrafterError."""
+
+
+@runtime_checkable
+class Composite(Protocol):
+    """The Config of a drafter that is made of others. These take the options that are given under their own names."""
+
+    @property
+    def member_names(self) -> Sequence[str]: ...
+
+    @property
+    def options(self) -> Mapping[str, Mapping[str, object]]: ...  # by member
+
+
+class ConfigurableRule(Protocol):
+    """A module of ``verify/`` whose rule has options."""
+
+    @property
+    def Config(self) -> type[Any]: ...  # a frozen dataclass
+
+    def create(self, config: Any, /) -> Rule: ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..core.errors import DrafterError
 from ..core.prefix_cache import CacheUser
-from ..core.protocols import Drafter, Parts, Runtime, Session
+from ..core.protocols import Drafter, Parts, Requirements, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from .common.chain import Chain
 from .common.extending import Start
@@ -15,13 +15,11 @@ from .common.text_cache import TextCache
 from .lookup import Config as LookupConfig
 from .lookup import Lookup
 
-NEEDS_DRAFT = True
-
 
 @dataclass(frozen=True)
 class Config:
     gamma: int = 4  # tokens drafted a round
-    lookup: int = 1  # lookup drafts for the draft model in turn, which says the same in fewer passes; 0: it does not
+    lookup: bool = True  # lookup drafts for the draft model in turn, which then says the same in fewer passes
 
 
 @dataclass
@@ -31,7 +29,7 @@ class _State:
 
 
 class DraftModel:
-    """Keeps a cache of its own, and catches up with the text before it drafts: one token after a refusal,
+    """Keeps a cache of its own, and catches up with the text before it drafts: one token after a rejection,
     two after a full acceptance, more after rounds without drafting."""
 
     needs: Sequence[str] = ()
@@ -70,26 +68,26 @@ class DraftModel:
             chunks = []
             for i in active:
                 unread = [*texts[i], *chains[i].tokens][self._cache.length(slots[i]) :]
-                guess = self._guess(sessions[i], chains[i].path, chains[i].room - 1)
-                chunks.append(Chunk(slots[i], [*unread, *guess], logits_from=len(unread) - 1))
+                ahead = self._look_up(sessions[i], chains[i].path, chains[i].room - 1)
+                chunks.append(Chunk(slots[i], [*unread, *ahead], logits_from=len(unread) - 1))
             logits = self._runtime.forward(chunks, self._cache).logits
             for i in active:
                 sessions[i].report.draft_passes += 1
             for i, chunk, rows in zip(active, chunks, logits, strict=True):
                 chain = chains[i]
-                for row, guessed in zip(rows, [*chunk.tokens[chunk.logits_from + 1 :], None], strict=True):
+                for row, expected in zip(rows, [*chunk.tokens[chunk.logits_from + 1 :], None], strict=True):
                     chain.draw(row)
-                    # The rows behind a wrong guess have read a wrong text.
-                    if not chain.going or chain.tokens[-1] != guessed:
+                    # The rows behind a wrong token are those of a wrong text.
+                    if not chain.going or chain.tokens[-1] != expected:
                         break
                 self._cache.keep(slots[i], len(texts[i]) + max(len(chain.tokens), 1) - 1, [])
         return [chain.proposal() for chain in chains]
 
-    def _guess(self, session: Session, path: Sequence[int], count: int) -> Sequence[int]:
-        """What lookup drafts for the draft itself, so that one pass of it may say several tokens."""
+    def _look_up(self, session: Session, path: Sequence[int], count: int) -> Sequence[int]:
+        """What lookup drafts for the draft itself, so that one pass of it may draft several tokens."""
         if self._lookup is None or count < 1:
             return ()
-        return self._lookup.guess(session, path, count)
+        return self._lookup.draft_after(session, path, count)
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         for session, verdict in zip(sessions, verdicts, strict=True):
@@ -108,6 +106,10 @@ class DraftModel:
             self._text.close(session, state.slot, session.tokens[: state.base])
         if self._lookup is not None:
             self._lookup.end(session)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements(draft_model=True)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -1,8 +1,9 @@
-"""A smaller model of the same vocabulary drafts a tree: several guesses where one may fail (SpecInfer, Miao et al.,
-arXiv 2305.09781; grown as in EAGLE-2, 2406.16858, section 4). See _tree.py for what is chosen and what is drawn.
+"""A smaller model of the same vocabulary drafts a tree: several tokens where one may be rejected (SpecInfer, Miao et
+al., arXiv 2305.09781; grown as in EAGLE-2, 2406.16858, section 4). See common/tree.py for what is chosen and what is
+drawn.
 
-With ``width`` 1 only the likeliest path is expanded, at the price of a chain, and its alternatives come along as
-leaves; wider, a level's pass runs all expanded nodes anew, since a cached row cannot be hidden from its cousins.
+With ``width`` 1 only the likeliest path is expanded, at the price of a chain, and its alternatives are leaves beside
+it. With more, a level's pass runs all expanded nodes anew, since a cached row cannot be hidden from its cousins.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from torch import Tensor
 
 from ..core.errors import DrafterError, ParameterError
 from ..core.prefix_cache import CacheUser
-from ..core.protocols import Drafter, Parts, Runtime, Session
+from ..core.protocols import Drafter, Parts, Requirements, Runtime, Session
 from ..core.types import Chunk, Forward, Proposal, Verdict
 from .common.text_cache import TextCache
 from .common.tree import Tree, grow
-
-NEEDS_DRAFT = True
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class _Growing:
 
 
 class DraftTree:
-    """Keeps a cache of the text, and drops each round's tree: what was accepted is read again with the next pass."""
+    """Keeps a cache of the text, and drops each round's tree: what was accepted is computed again in the next pass."""
 
     needs: Sequence[str] = ()
 
@@ -118,6 +117,10 @@ class DraftTree:
         slot = self._slots.pop(session.id, None)
         if slot is not None:
             self._text.close(session, slot, session.tokens)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements(draft_model=True)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

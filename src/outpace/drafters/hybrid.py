@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..core.errors import DrafterError, ParameterError
 from ..core.prefix_cache import CacheUser, cache_users_of
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.recording import DraftRecord
 from ..core.types import Forward, Proposal, Verdict
 from .common.extending import Extends, Start
 
-NEEDS_DRAFT = True
 _JOINS = ("extend", "beside")
 
 
@@ -27,15 +27,23 @@ class Config:
     gamma: int = 15  # nodes of the tree, at most; each member adds no more than its own default gamma
     members: str = "lookup,draft_model"  # drafters, in the order in which they draft
     join: str = "extend"  # where later members go on: "extend" or "beside"
+    options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # the members' own, by member
 
     def __post_init__(self) -> None:
         if self.join not in _JOINS:
             raise ParameterError(f"hybrid's join must be one of {', '.join(_JOINS)}, not {self.join!r}")
+        names = self.member_names
+        if len(set(names)) < len(names) or "hybrid" in names:
+            raise ParameterError(f"hybrid's members must be different other drafters, not {self.members!r}")
+
+    @property
+    def member_names(self) -> list[str]:
+        return [name.strip() for name in self.members.split(",")]
 
 
 @dataclass
-class _Tree:
-    """The tree of one session and round, which is its record, and each member's view of it."""
+class _Round:
+    """What one session drafts in a round, which is its record, and each member's view of it."""
 
     record: DraftRecord
     views: dict[str, list[int]] = field(default_factory=dict)  # by member: nodes in the order in which it knows them
@@ -84,13 +92,13 @@ class Hybrid:
     ) -> None:
         self._members, self._join = tuple(members.items()), join
         self._gammas = tuple((gammas or {}).items())
-        self._rounds: dict[int, _Tree] = {}
+        self._rounds: dict[int, _Round] = {}
 
     def begin(self, session: Session) -> int:
         return max(member.begin(session) or 0 for _, member in self._members)
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
-        trees, most = [_Tree(session.record) for session in sessions], dict(self._gammas)
+        trees, most = [_Round(session.record) for session in sessions], dict(self._gammas)
         self._rounds |= {session.id: tree for session, tree in zip(sessions, trees, strict=True)}
         for name, member in self._members:
             asked = []
@@ -114,7 +122,7 @@ class Hybrid:
                 trees[i].add(name, node, first, answer)
         return [tree.record.proposal() for tree in trees]
 
-    def _place(self, session: Session, tree: _Tree) -> int | None:
+    def _place(self, session: Session, tree: _Round) -> int | None:
         """The node below which the next member drafts; None where the rule or the target takes no branches."""
         tip = tree.tip()
         if self._join == "extend" and tip is not None:
@@ -132,7 +140,7 @@ class Hybrid:
             member.observe(sessions, [verdict for verdict, _ in views], [forward for _, forward in views])
 
     def cache_users(self) -> list[CacheUser]:
-        return [share for _, member in self._members for share in cache_users_of(member)]
+        return [user for _, member in self._members for user in cache_users_of(member)]
 
     def end(self, session: Session) -> None:
         self._rounds.pop(session.id, None)
@@ -140,7 +148,7 @@ class Hybrid:
             member.end(session)
 
 
-def _view(tree: _Tree, view: Sequence[int], verdict: Verdict, seen: Forward) -> tuple[Verdict, Forward]:
+def _view(tree: _Round, view: Sequence[int], verdict: Verdict, seen: Forward) -> tuple[Verdict, Forward]:
     """The verdict as it looks to a member that knows the nodes ``view``, and the rows of these."""
     path: list[int] = []
     token = verdict.token
@@ -154,14 +162,31 @@ def _view(tree: _Tree, view: Sequence[int], verdict: Verdict, seen: Forward) -> 
     return Verdict(path, token, verdict.kind), Forward(logits)
 
 
+def _members(config: Config) -> dict[str, Any]:
+    """The members' own Configs, by name."""
+    from . import configure  # here: the package's registry imports this module by name
+
+    return configure(config.member_names, config.options)
+
+
+def requires(config: Config) -> Requirements:
+    """All that one of the members requires. Raises ParameterError for a member that does not exist."""
+    from . import requirements
+
+    wanted = requirements(_members(config)).values()
+    drafts = [one for one in wanted if one.draft_model]
+    return Requirements(
+        draft_model=bool(drafts),
+        same_vocabulary=not drafts or any(one.same_vocabulary for one in drafts),
+        torch=any(one.torch for one in wanted),
+    )
+
+
 def create(config: Config, parts: Parts) -> Drafter:
     """Raises ParameterError for a member that does not exist, DrafterError for one that cannot take part."""
-    from . import module  # here: the package's registry imports this module by name
+    from . import module
 
-    names = [name.strip() for name in config.members.split(",")]
-    if len(set(names)) < len(names) or "hybrid" in names:
-        raise ParameterError(f"hybrid's members must be different other drafters, not {config.members!r}")
-    configs = {name: module(name).Config() for name in names}
+    configs = _members(config)
     members = {name: module(name).create(config, parts) for name, config in configs.items()}
     for i, (name, member) in enumerate(members.items()):
         if member.needs:

@@ -16,14 +16,11 @@ from torch import Tensor
 
 from ..core.errors import DrafterError, NumericsError
 from ..core.prefix_cache import CacheUser
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..text.pairing import shared_tokens
 from .common.chain import Chain
 from .common.other_text import OtherDraft, open_draft
-
-NEEDS_DRAFT = True
-SAME_VOCABULARY = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Intersect:
             for i, row in zip(active, logits, strict=True):
                 chains[i].draw(self._spread(row))
                 if isinstance(sessions[i].record.error, NumericsError) and not bool(row.isnan().any()):
-                    sessions[i].record.error = None  # no shared token may come here: that is no failure
+                    sessions[i].record.error = None  # no shared token is allowed here: that is no failure
                 rows[i] = [int(self._draft_id[token]) for token in chains[i].tokens[-1:]]
             # Where a constraint allows none of the shared tokens, the draft cannot read what was drawn.
             active = [i for i in active if chains[i].going and rows[i] != [-1] and self._draft.room(sessions[i])]
@@ -74,6 +71,10 @@ class Intersect:
 
     def end(self, session: Session) -> None:
         self._draft.end(session)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements(draft_model=True, same_vocabulary=False)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

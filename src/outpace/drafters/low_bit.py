@@ -1,7 +1,7 @@
 """The target's own weights, rounded to 4 bits, draft for it (QuantSpec, Tiwari et al., arXiv 2502.10424; ML-SpecQD,
 Georganas et al., arXiv 2503.13565). For targets that run at more bits: bf16, q8, f32, or a file that holds such.
 
-The rounded copy costs memory of its own; keys and values are the target's (see _own_cache.py).
+The rounded copy costs memory of its own; keys and values are the target's (see common/own_cache.py).
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import math
 from dataclasses import dataclass
 
 from ..core.errors import DrafterError
-from ..core.protocols import Drafter, Parts
+from ..core.protocols import Drafter, Parts, Requirements
 from ..families.table import expected_tensors, names
 from ..files.checkpoint import open_checkpoint
 from ..runtimes.loading import HEAD_IDS, LoadedModel, kept_head
 from ..runtimes.native import KV_DTYPES, NativeRuntime
 from .common.own_cache import OwnCacheDraft
 
-NEEDS_DRAFT = False
 _LEAST_BITS = 7.0  # a weight: from here on, 4 bits (5 with their scales) are worth a second copy
 
 
@@ -31,6 +30,10 @@ def bits_of(model: LoadedModel) -> float:
     """Bits that a weight of the model takes in memory, scales included."""
     shapes, embedding = expected_tensors(model.config), names(model.config)["embedding"]
     return 8 * model.nbytes / sum(math.prod(shape) for name, shape in shapes.items() if name != embedding)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements()
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Forward, Proposal, Verdict
-
-NEEDS_DRAFT = False
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,10 @@ class _None:
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
     def end(self, session: Session) -> None: ...
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements()
 
 
 def create(config: Config, parts: Parts) -> Drafter:

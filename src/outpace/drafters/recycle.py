@@ -1,14 +1,16 @@
-"""Token recycling: what the target thought likely after a token is what may come after it again
+"""Token recycling: what the target found likely after a token is proposed after it again
 (Luo et al., arXiv 2408.08696).
 
-A matrix holds the ``top`` likeliest next tokens of every token seen, taken from the logits of all rows of the last
-pass that had it, refused drafts' rows too; before that, what followed it in the prompt. The draft is a tree whose shape
-follows from how often the token of each rank has come so far; the matrix fills it. Its tokens are chosen, not drawn.
+A matrix holds the ``top`` likeliest next tokens of every token seen. They are taken from the logits of the last pass
+that had the token, rows of rejected drafts included; before the first one, from what followed it in the prompt. The
+draft is a tree. Its shape follows from how often the token of each rank was right so far; the matrix fills it. Its
+tokens are chosen, not drawn.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,13 +19,13 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ParameterError
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Forward, Proposal, Verdict
 from .common.extending import Start
+from .common.tree import Tree
 
-NEEDS_DRAFT = False
-# How likely the token of each rank is to come, before anything is known. That is worth two outcomes, and of outcomes
-# about the last 64 count.
+# P(the token of each rank is the next one) before any outcome was seen; chosen by hand. It weighs as much as two
+# outcomes, and of outcomes about the last 64 count.
 _CHANCES = (0.5, 0.14, 0.07, 0.04, 0.03, 0.02, 0.015, 0.01)
 _FIRST, _MEMORY = 2.0, 1 - 1 / 64
 _BLOCK = 128  # logits whose greatest is looked at first
@@ -33,7 +35,7 @@ _BLOCK = 128  # logits whose greatest is looked at first
 class Config:
     gamma: int = 7  # nodes of the tree; with the pending token 8 rows, which cost little more than one
     top: int = 8  # next tokens kept of each token
-    stop_below: float = 0.15  # chance that a path stands below which it is not drafted
+    stop_below: float = 0.15  # P(accepted) of a path below which it is not drafted
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= len(_CHANCES):
@@ -43,8 +45,9 @@ class Config:
 
 
 def template(size: int, chances: Sequence[float], stop_below: float = 0.0) -> list[tuple[int, int, float]]:
-    """The ``size`` likeliest nodes of a tree where the child of rank r stands with ``chances[r]``, the likeliest first:
-    of each its parent (-1: the pending token), its rank, and the chance of the path down to it, ``stop_below`` or more.
+    """The ``size`` likeliest nodes of a tree where ``chances[r]`` is P(accepted) of the child of rank r, likeliest
+    first: of each its parent (-1: the pending token), its rank, and the chance of the path down to it, ``stop_below``
+    or more.
     """
     nodes: list[tuple[int, int, float]] = []
     waiting = [(-chance, -1, rank) for rank, chance in enumerate(chances)]  # minus the chance of the path
@@ -52,8 +55,8 @@ def template(size: int, chances: Sequence[float], stop_below: float = 0.0) -> li
     while waiting and len(nodes) < size and -waiting[0][0] >= stop_below:
         chance, parent, rank = heapq.heappop(waiting)
         nodes.append((parent, rank, -chance))
-        for below, share in enumerate(chances):
-            heapq.heappush(waiting, (chance * share, len(nodes) - 1, below))
+        for below, factor in enumerate(chances):
+            heapq.heappush(waiting, (chance * factor, len(nodes) - 1, below))
     return nodes
 
 
@@ -68,12 +71,12 @@ class _State:
 
     def learn(self, before: int, token: int) -> None:
         """``token`` came after ``before``: of which rank was it?"""
-        known = self.followers.get(before)
-        if known:
+        ranked = self.followers.get(before)
+        if ranked:
             self.asked = self.asked * _MEMORY + 1
             self.right = [right * _MEMORY for right in self.right]
-            if token in known:
-                self.right[known.index(token)] += 1
+            if token in ranked:
+                self.right[ranked.index(token)] += 1
 
 
 class Recycle:
@@ -103,20 +106,18 @@ class Recycle:
         width = self._config.top if session.record.trees else 1
         chances = [right / state.asked for right in state.right[:width]]
         stop_below = max(self._config.stop_below, session.draft.stop_below)
-        places, tokens = {-1: -1}, [first]  # nodes of the template in the tree; its tokens, behind the first
-        parents: list[int] = []
+        tree, places = Tree(), {-1: -1}  # places: of the template's nodes in the tree
         for node, (parent, rank, _) in enumerate(template(4 * budget, chances, stop_below)):
-            if len(parents) == budget:
+            if len(tree.tokens) == budget:
                 break
             if parent not in places:
                 continue
-            known = state.followers.get(tokens[places[parent] + 1], ())
-            if rank < len(known) and not (parent == -1 and known[rank] in start.siblings):
-                parents.append(places[parent])
-                tokens.append(known[rank])
-                places[node] = len(parents) - 1
-        state.tokens = [session.pending, *start.path, *tokens[1:]]
-        return Proposal(tokens[1:], parents)
+            above = places[parent]
+            ranked = state.followers.get(tree.tokens[above] if above >= 0 else first, ())
+            if rank < len(ranked) and not (parent == -1 and ranked[rank] in start.siblings):
+                places[node] = tree.add(above, ranked[rank], math.log(chances[rank]))
+        state.tokens = [session.pending, *start.path, *tree.tokens]
+        return tree.proposal(budget)
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         for session, forward in zip(sessions, seen, strict=True):
@@ -136,11 +137,11 @@ class Recycle:
 def _read(followers: dict[int, list[int]], text: Sequence[int], top: int) -> None:
     """What followed each token of ``text``, the latest first."""
     for token, following in pairwise(text):
-        known = followers.setdefault(token, [])
-        if following in known:
-            known.remove(following)
-        known.insert(0, following)
-        del known[top:]
+        ranked = followers.setdefault(token, [])
+        if following in ranked:
+            ranked.remove(following)
+        ranked.insert(0, following)
+        del ranked[top:]
 
 
 def top_tokens(logits: Tensor, count: int) -> Tensor:
@@ -155,6 +156,10 @@ def top_tokens(logits: Tensor, count: int) -> Tensor:
     inside = (best[:, :, None] * _BLOCK + torch.arange(_BLOCK)).flatten(1)
     ids = torch.cat((inside, torch.arange(whole, size).expand(rows, -1)), dim=1)
     return ids.gather(1, torch.topk(logits.gather(1, ids), count).indices)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements()
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -3,7 +3,7 @@ string-level exact match (SLEM, Timor et al., arXiv 2502.05202, section 3).
 
 The draft writes greedily, so its text follows from the session's text alone: the tokens are chosen, not drawn, and any
 acceptance rule stays exact. Characters that are not whole yet are kept back. The last token may be the beginning of a
-longer one: it is submitted all the same, since a refused row at the end of the draft loses nothing but itself.
+longer one: it is submitted all the same, since a rejected row at the end of the draft loses nothing but itself.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from dataclasses import dataclass
 import torch
 
 from ..core.prefix_cache import CacheUser
-from ..core.protocols import Drafter, Parts, Session
+from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..text.pairing import Encoder, TextOf
 from .common.other_text import OtherDraft, open_draft
 
-NEEDS_DRAFT = True
-SAME_VOCABULARY = False
 _STEPS = 2  # tokens of the draft for one of the target's, at most
 
 
@@ -74,6 +72,10 @@ class Reencode:
 
     def end(self, session: Session) -> None:
         self._draft.end(session)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements(draft_model=True, same_vocabulary=False)
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from .. import drafters, verify
 from ..catalogue import resolve
 from ..control.controller import AutoController
 from ..control.pass_costs import load_pass_costs
 from ..core.errors import ParameterError
-from ..core.protocols import Parts
+from ..core.protocols import Parts, Requirements
 from ..kernels.native import open_library
 from ..kernels.sampling import Sampler
 from ..runtimes.loading import LoadedModel, load_draft, load_model
@@ -42,7 +39,8 @@ def load(
     prefix_bytes: int = 0,
     kv_bytes: int | None = None,
     special_tokens_in_messages: bool = False,
-    options: Mapping[str, object] | None = None,
+    options: drafters.Options | None = None,
+    rule_options: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Engine:
     """Load a target, and what drafts for it, into an engine.
 
@@ -63,25 +61,28 @@ def load(
     depend on those beside them, each gets room for its whole length instead). One that could never fit is refused with
     ContextError. ``prefix_bytes``: of that, for keys and values of ended requests, which those that begin alike reuse.
     ``special_tokens_in_messages``: a special token that a chat message spells becomes that token; by default it stays
-    text. ``options``: fields of drafters' Configs.
+    text. ``options``: fields of drafters' Configs, by drafter; those of a
+    hybrid's members under the members' own names. ``rule_options``: fields of rules' Configs, by rule.
     Raises ModelError, VocabularyError, CatalogueError, ParameterError.
     """
     if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
         raise ParameterError(f"max_batch must be a whole number of at least 1, not {max_batch!r}")
     if controller not in CONTROLLERS:
         raise ParameterError(f"controller must be one of {', '.join(CONTROLLERS)}, not {controller!r}")
-    verify.rule(accept)
+    rules = verify.rules(rule_options)
+    if accept not in rules:
+        verify.rule(accept)  # raises: there is none, or it is broken
     adaptive = controller == "auto" and gamma is None
     names = _names(drafter) if drafter is not None else default_drafters(draft is not None, adaptive)
-    modules = {name: drafters.module(name) for name in names}
-    if draft is not None and not any(module.NEEDS_DRAFT for module in modules.values()):
+    configs = drafters.configure(names, options or {}, gamma)
+    required = drafters.requirements(configs)
+    if draft is not None and not any(one.draft_model for one in required.values()):
         raise ParameterError(f"the drafter {names[0]!r} takes no draft model, but one was given")
-    for name, module in modules.items():
-        if draft is None and module.NEEDS_DRAFT:
+    for name, one in required.items():
+        if draft is None and one.draft_model:
             raise ParameterError(f"the drafter {name!r} needs a draft model, and none was given")
     if draft is None and (draft_weights != "auto" or draft_head is not None):
         raise ParameterError("draft_weights and draft_head are a draft model's, and none was given")
-    configs = _configs(modules, dict(options or {}), gamma)
     model = target if isinstance(target, LoadedModel) else load_model(
         resolve(str(target)), weights=weights, backend=backend, threads=threads, context=context
     )  # fmt: skip
@@ -90,7 +91,7 @@ def load(
         drafting = draft if isinstance(draft, LoadedModel) else load_draft(
             resolve(str(draft)), weights=draft_weights, head=draft_head, backend=backend, threads=threads
         )  # fmt: skip
-        if any(module.NEEDS_DRAFT and getattr(module, "SAME_VOCABULARY", True) for module in modules.values()):
+        if any(one.draft_model and one.same_vocabulary for one in required.values()):
             check_pair(model.tokenizer, drafting.tokenizer, model.name, drafting.name)
     parts = Parts(
         model.runtime.vocab_size,
@@ -103,13 +104,13 @@ def load(
     library = open_library()
     return Engine(
         model,
-        {name: module.create(configs[name], parts) for name, module in modules.items()},
-        {name: verify.rule(name) for name in verify.names()},
+        {name: drafters.module(name).create(config, parts) for name, config in configs.items()},
+        rules,
         rule=accept,
         gammas={name: config.gamma for name, config in configs.items()},
         max_batch=max_batch,
         sampler=Sampler(library) if library else None,
-        controller=_controller(modules, model, drafting, prior) if adaptive and names != ["none"] else None,
+        controller=_controller(required, model, drafting, prior) if adaptive and names != ["none"] else None,
         prefix_bytes=prefix_bytes,
         kv_bytes=kv_bytes,
         special_tokens_in_messages=special_tokens_in_messages,
@@ -117,14 +118,14 @@ def load(
 
 
 def _controller(
-    modules: Mapping[str, ModuleType],
+    required: Mapping[str, Requirements],
     model: LoadedModel,
     draft: LoadedModel | None,
     prior: Mapping[str, float] | None,
 ) -> AutoController:
     """A controller that knows what the models' passes cost."""
     draft_costs = load_pass_costs(draft) if draft is not None else None
-    behind = {name: draft_costs for name, module in modules.items() if module.NEEDS_DRAFT and draft_costs is not None}
+    behind = {name: draft_costs for name, one in required.items() if one.draft_model and draft_costs is not None}
     return AutoController(load_pass_costs(model), behind, prior)
 
 
@@ -141,21 +142,3 @@ def _names(drafter: str | Sequence[str]) -> list[str]:
     if not names or len(set(names)) < len(names):
         raise ParameterError(f"drafter must name one drafter or several different ones, not {drafter!r}")
     return names
-
-
-def _configs(modules: Mapping[str, ModuleType], options: dict[str, object], gamma: int | None) -> dict[str, Any]:
-    """The drafters' Configs, each with the options it has. Raises ParameterError for one that nobody has."""
-    if gamma is not None:
-        if isinstance(gamma, bool) or not isinstance(gamma, int) or gamma < 0:
-            raise ParameterError(f"gamma must be a whole number of at least 0, not {gamma!r}")
-        options["gamma"] = gamma
-    fields = {name: {field.name for field in dataclasses.fields(module.Config)} for name, module in modules.items()}
-    known = set().union(*fields.values())
-    for option in options:
-        if option not in known:
-            which = " and ".join(repr(name) for name in modules)
-            raise ParameterError(f"the drafter {which} has no option {option!r}; it has {', '.join(sorted(known))}")
-    return {
-        name: module.Config(**{option: value for option, value in options.items() if option in fields[name]})
-        for name, module in modules.items()
-    }

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from torch import Tensor
 
 from ..core.cache import KVCache
 from ..core.errors import DrafterError
 from ..core.prefix_cache import CacheUser, PrefixCache
-from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
+from ..core.protocols import Controller, Drafter, ReadsFeatures, Rule, Runtime, Session
 from ..core.types import Chunk, Distribution, Forward, Proposal, Verdict
 from .round_clock import RoundClock
 
@@ -169,7 +170,7 @@ class Loop:
             for name, drafter in list(session.draft.drafters.items()):
                 if drafter.needs and session.draft.gamma > 0:
                     try:
-                        drafter.read(session, first, _only(forward, i))  # type: ignore[attr-defined]
+                        cast(ReadsFeatures, drafter).read(session, first, _only(forward, i))
                     except Exception as error:
                         self._switch_off(session, name, error)
         skipped = len(prompts)

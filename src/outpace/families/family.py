@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
 from typing import Any, Literal
 
 from ..core.errors import ModelError
+from ..core.registry import Registry
 from .config import DecoderConfig, Weight
 from .rope import rotary_frequencies
 from .settings import ACTIVATIONS, Settings, speaks_of_arithmetic
@@ -39,14 +37,22 @@ class Family:
             raise ValueError(f"{self.model_type}: roles unknown {unknown}, missing {missing}, or twice in {roles}")
 
 
-@cache
-def families() -> dict[str, Family]:
-    """Every ``FAMILY`` that a file of this room has, by its ``model_type``."""
-    import outpace.families as room
+def _lacks(name: str, module: object) -> list[str]:
+    family = getattr(module, "FAMILY", None)
+    if not isinstance(family, Family):
+        return ["a FAMILY"]
+    return [] if family.model_type == name else [f"a FAMILY whose model_type is {name!r}, not {family.model_type!r}"]
 
-    modules = (import_module(f"{room.__name__}.{info.name}") for info in pkgutil.iter_modules(room.__path__))
-    found = (getattr(module, "FAMILY", None) for module in modules)
-    return {family.model_type: family for family in found if family is not None}
+
+_SHARED = frozenset({"config", "family", "rope", "settings", "table"})
+_REGISTRY = Registry("family", "model_type", "outpace.families", _SHARED, "outpace.families", _lacks)
+broken = _REGISTRY.broken
+
+
+def families() -> dict[str, Family]:
+    """Every family, by its ``model_type``: the files of this room that have a ``FAMILY``, and the modules that other
+    packages register as entry points of the group ``outpace.families``, named like their ``model_type``."""
+    return {name: _REGISTRY.module(name).FAMILY for name in _REGISTRY.names()}  # type: ignore[attr-defined]
 
 
 def decoder_config(hf_config: Mapping[str, Any]) -> DecoderConfig:
@@ -55,7 +61,8 @@ def decoder_config(hf_config: Mapping[str, Any]) -> DecoderConfig:
     model_type = hf_config.get("model_type")
     known = families()
     if model_type not in known:
-        raise ModelError(f"model_type {model_type!r} is not supported; known: {', '.join(sorted(known))}")
+        why = broken().get(str(model_type)) or f"known: {', '.join(sorted(known))}"
+        raise ModelError(f"model_type {model_type!r} is not supported; {why}")
     settings = Settings(hf_config)
     weights = known[model_type].tensors
     config = read_config(settings, tuple(w for w in weights if w.when is None or settings.get(w.when)))

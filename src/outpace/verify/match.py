@@ -1,4 +1,4 @@
-"""Accept while the draft says what the target says (Daliri et al., arXiv 2408.07978, algorithm 1).
+"""Accept while the draft's token is the target's (Daliri et al., arXiv 2408.07978, algorithm 1).
 
 The target's token at each node is drawn by Gumbel-max with noise keyed by position and token id, and a
 draft draws with the same noise. The output is plain sampling with the same seed, token for token, for

@@ -1,8 +1,13 @@
 """Speculative sampling: accept with min(1, p/q), else resample from the residual
 (Leviathan et al., arXiv 2211.17192, algorithm 1; Chen et al., arXiv 2302.01318, algorithm 2).
 
-On trees in its recursive form, sibling by sibling: after each refusal p becomes the residual
-norm(max(p - q, 0)), where q is the distribution of that draw (Miao et al., arXiv 2305.09781, section 4.3).
+For example, of the tokens a, b, c, d the target's distribution is p = (0.1, 0.3, 0.4, 0.2), the draft's
+q = (0.4, 0.3, 0.2, 0.1). A drafted b, c or d is accepted, since p >= q there. A drafted a is accepted with probability
+0.1 / 0.4 = 0.25. If it is rejected, the token is drawn from the residual norm(max(p - q, 0)) = (0, 0, 2/3, 1/3). So c
+comes out with probability 0.2 (drafted) + 0.4 * 0.75 * 2/3 (a rejected) = 0.4, which is p(c).
+
+On trees it is recursive, sibling by sibling: after each rejection p becomes the residual norm(max(p - q, 0)), where q
+is the distribution of that draw (Miao et al., arXiv 2305.09781, section 4.3).
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from ..core.types import Distribution, Key, Proposal, Verdict
 LOSSLESS = True
 TREES = True
 NEEDS_DISTRIBUTIONS = True
+SHARED_NOISE = False
 
 
 def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
@@ -25,7 +31,7 @@ def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, de
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:
-    """norm(max(p - q, 0)). Where rounding leaves nothing of it, p itself: a refusal then had no mass."""
+    """norm(max(p - q, 0)). Where rounding leaves nothing of it, p itself: a rejection then had no mass."""
     left = torch.clamp(target.probs - draft.on(target), min=0.0)  # [s]
     total = float(left.sum())
     return Distribution(left / total, target.ids) if total > 0 else target

@@ -13,7 +13,7 @@ _GREEDY = 0.7  # p ** 0.7 is how often a first choice of probability p was the t
 
 
 def confidence(distribution: Distribution, logits: Tensor, token: int) -> float:
-    """P(the token stands), as the draft sees it: its probability of the token that it drew. Greedily, where the
+    """P(the token is accepted), as the draft sees it: its probability of the token that it drew. Greedily, where the
     distribution knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more
     often."""
     return distribution.prob(token) if distribution.size > 1 else float(torch.softmax(logits, dim=-1)[token]) ** _GREEDY
@@ -25,7 +25,7 @@ class Chain:
     def __init__(self, session: Session, budget: int, start: Start = Start()) -> None:  # noqa: B008  # immutable
         self._session, self._budget, self._start = session, budget, start
         self._node = start.node - 1 if start.path else -1  # a path is always the tree's only one
-        self._stands = 1.0  # estimated probability that the whole path so far is accepted
+        self._accepted = 1.0  # estimated probability that the whole path so far is accepted
         self.tokens: list[int] = []
         self._distributions: list[Distribution | None] = []
         self.going = budget > 0
@@ -55,11 +55,11 @@ class Chain:
             self.tokens.append(session.record.tokens[self._node])
             self._distributions.append(distribution)
             if session.draft.stop_below > 0:
-                self._stands *= confidence(distribution, logits, self.tokens[-1])
+                self._accepted *= confidence(distribution, logits, self.tokens[-1])
         except Exception as error:
             session.record.error = error
         else:
-            self.going = self.room > 0 and self._stands >= session.draft.stop_below
+            self.going = self.room > 0 and self._accepted >= session.draft.stop_below
 
     def proposal(self) -> Proposal:
         return Proposal.chain(self.tokens, self._distributions if self._session.rule.NEEDS_DISTRIBUTIONS else None)

@@ -1,4 +1,4 @@
-"""Drafting behind tokens that another drafter has guessed."""
+"""Drafting behind tokens that another drafter has drafted."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class DraftText:
         self._target, self._draft = target, draft
         self._text = TextOf(target)
         self._encoder = Encoder(draft)
-        self._known = 0  # tokens of the target read so far
+        self._read = 0  # tokens of the target read so far
         self._sealed = list(draft.prefix)
         self._tail = ""
 
@@ -40,11 +40,11 @@ class DraftText:
     def follow(self, tokens: Sequence[int]) -> list[int]:
         """The draft's ids of the text of ``tokens``, the session's whole text so far."""
         # What only the target has a name for, such as its token for the beginning, tells the draft nothing.
-        fresh = (token for token in tokens[self._known :] if not self._only_special_here(token))
+        fresh = (token for token in tokens[self._read :] if not self._only_special_here(token))
         self._tail += "".join([self._text.push(token) for token in fresh])
-        self._known = len(tokens)
+        self._read = len(tokens)
         if len(self._tail) > _LONGEST:
-            # Text without any seam (some scripts need none) is cut all the same: the draft may then guess worse.
+            # Text without any seam (some scripts need none) is cut all the same: the draft may then be worse.
             place = seam(self._tail, len(self._tail) - _MARGIN)
             if not place and len(self._tail) > 16 * _LONGEST:
                 place = len(self._tail) - _MARGIN

@@ -4,7 +4,7 @@ The draft reads the text's entries that the target wrote, writes those of its ow
 when it is done: the target's pass writes them anew. So there is no prompt to read twice, no second cache, and nothing
 to catch up with or to roll back. Where a draft's layer follows on others of the same weights (below the first layer
 that was skipped) the entries are the ones it would have made; above, they are better ones, made by the whole target
-(Draft & Verify, Zhang et al., arXiv 2309.08168, section 3). Its guesses depend on the text alone either way.
+(Draft & Verify, Zhang et al., arXiv 2309.08168, section 3). Its drafts depend on the text alone either way.
 """
 
 from __future__ import annotations

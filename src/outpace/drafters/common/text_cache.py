@@ -15,7 +15,7 @@ CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
 
 
 class TextCache:
-    """Keys and values of a draft: a slot for each session, and the beginnings of ended requests for those that begin
+    """Keys and values of a draft: a slot for each session, and the prefixes of ended requests for those that begin
     alike, ``prefix_bytes`` of them at most."""
 
     def __init__(self, runtime: Runtime, prefix_bytes: int, spare: int = 0) -> None:
@@ -29,7 +29,7 @@ class TextCache:
         return max(1, min(tokens, self._runtime.context)) + self._spare
 
     def open(self, session: Session) -> int:
-        """A slot for the session's whole text, with what is known of its beginning."""
+        """A slot for the session's whole text, with what the prefix cache has of its beginning."""
         return self._prefix_cache.open(
             session.tokens[:-1], session.request.tenant, self._entries(session.request.limit)
         )

@@ -1,4 +1,4 @@
-"""Trees grown level by level under a row budget, best first by the estimated probability that a path stands
+"""Trees grown level by level under a row budget, best first by the estimated probability that a path is accepted
 (EAGLE-2, Li et al., arXiv 2406.16858, sections 4.1 and 4.2; Sequoia, arXiv 2402.12374, for drawn siblings).
 
 Tokens that are *chosen* may be ranked and dropped freely: a tree grows wider than its budget, and the best nodes are
@@ -23,7 +23,7 @@ _CONSIDERED = 64  # most probable tokens of a distribution whose noise is looked
 @dataclass
 class Tree:
     """Nodes in the order of their birth, parents first. ``scores``: log of the estimated probability that the whole
-    path down to the node stands, never greater than the parent's."""
+    path down to the node is accepted, never greater than the parent's."""
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -37,11 +37,7 @@ class Tree:
 
     def path(self, node: int) -> list[int]:
         """Nodes from the root down to ``node``; empty for -1."""
-        nodes: list[int] = []
-        while node >= 0:
-            nodes.append(node)
-            node = self.parents[node]
-        return nodes[::-1]
+        return Proposal(self.tokens, self.parents).path(node)
 
     def prefix(self, session: Session, node: int) -> list[int]:
         """The text down to ``node``."""
@@ -56,13 +52,13 @@ class Tree:
         return len(self.tokens) - 1
 
     def descend(self, born: Sequence[int], width: int, floor: float) -> None:
-        """Of the nodes ``born`` last, the ``width`` best whose path stands with probability ``floor`` are next."""
+        """Of the nodes ``born`` last, the ``width`` best whose path is accepted with probability ``floor`` are next."""
         least = math.log(floor) if floor > 0 else -math.inf
         able = [node for node in born if self.scores[node] >= least and self.scores[node] > -math.inf]
         self.level = sorted(sorted(able, key=lambda node: (-self.scores[node], node))[:width])
 
     def proposal(self, budget: int, floor: float = 0.0) -> Proposal:
-        """The ``budget`` best nodes, drawn ones in any case; with ``floor``, none that is less likely to stand."""
+        """The ``budget`` best nodes, drawn ones in any case; with ``floor``, no less likely ones."""
         least = math.log(floor) if floor > 0 else -math.inf
         drawn = any(distribution is not None for distribution in self.distributions)
         able = [node for node in range(len(self.tokens)) if drawn or self.scores[node] >= least]
@@ -104,7 +100,7 @@ def _born(tree: Tree, session: Session, logits: Tensor, children: int, budget: i
 
 
 def _draw(tree: Tree, session: Session, distributions: Sequence[Distribution], children: int, rows: int) -> list[int]:
-    """Draw ``rows`` tokens in all, at most ``children`` behind a node, where they are likeliest to stand: without
+    """Draw ``rows`` tokens in all, at most ``children`` behind a node, where they are likeliest to be accepted: without
     replacement among siblings, each with the distribution of its own draw. A sibling's chance, which must be known
     before it is drawn, is taken to be the probability of the distribution's token of that rank."""
     chances = [
@@ -140,7 +136,7 @@ def likeliest(
         first = distribution.token(0)  # penalties and grammar have had their say here
         rest = [pair for pair in found if pair[0] != first]
         return [(first, found[0][1]), *rest][:count]
-    if not getattr(session.rule, "SHARED_NOISE", False):
+    if not session.rule.SHARED_NOISE:
         ids, values = _top(distribution, count)
     else:
         ids, values = _top(distribution, _CONSIDERED)

@@ -1,7 +1,7 @@
 """The EAGLE draft network: one decoder layer over (embedding of a token, feature of the row before it).
 
 EAGLE 1 and 2 (Li et al., arXiv 2401.15077, figure 6; 2406.16858): ``fc`` mixes embedding and feature, a layer without
-input norm follows, and its output is a guess of the target's next last hidden state: the target's own head reads it.
+input norm follows, and its output estimates the target's next last hidden state: the target's own head reads it.
 EAGLE 3 (arXiv 2503.01840, figure 5): ``fc`` mixes three layers of the target into a state; the layer sees the norms of
 embedding and state side by side; its output is the next state, which a head over a part of the vocabulary reads.
 """

@@ -1,7 +1,7 @@
 """Some of the target's own layers draft for it (Draft & Verify, Zhang et al., arXiv 2309.08168).
 
-They share the target's weights and its cache (see _own_cache.py): the draft costs no memory. Which layers may be left
-out is a property of the model, found by a calibration (_layer_choice.py) that runs when none are named.
+They share the target's weights and its cache (see common/own_cache.py): the draft costs no memory. Which layers may be
+left out is a property of the model. A calibration (choice.py) finds it when none are named.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from ...core.errors import DrafterError, ParameterError
-from ...core.protocols import Drafter, Parts
+from ...core.protocols import Drafter, Parts, Requirements
 from ...runtimes.loading import HEAD_IDS, check_head
 from ..common.own_cache import OwnCacheDraft
 from .choice import Layered, choose_layers
-
-NEEDS_DRAFT = False
 
 logger = logging.getLogger("outpace")
 
@@ -33,17 +30,20 @@ class Config:
         check_head(self.head)
 
 
+def requires(config: Config) -> Requirements:
+    return Requirements()
+
+
 def create(config: Config, parts: Parts) -> Drafter:
     target = parts.target
-    if not hasattr(target, "with_layers"):
+    if not isinstance(target, Layered):
         raise DrafterError("the drafter 'layer_skip' needs a decoder-only target")
-    whole = cast(Layered, target)
     if config.without:
-        left_out: Sequence[int] = _numbers(config.without, whole.layers)
+        left_out: Sequence[int] = _numbers(config.without, target.layers)
     else:
         left_out = choose_layers(parts.target_model, head=config.head, tell=_tell).left_out
-    kept = [layer for layer in range(whole.layers) if layer not in left_out]
-    return OwnCacheDraft(whole.with_layers(kept, config.head))
+    kept = [layer for layer in range(target.layers) if layer not in left_out]
+    return OwnCacheDraft(target.with_layers(kept, config.head))
 
 
 def _numbers(text: str, layers: int) -> list[int]:

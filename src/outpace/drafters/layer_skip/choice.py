@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ _NEIGHBOURS = 4  # layers tried on either side in each step of the second
 _DEPTH = 3  # drafts after each place of the text where drafting is tried
 
 
+@runtime_checkable
 class Layered(Runtime, Protocol):
     """A runtime that can run some of its layers alone, on its own caches."""
 
@@ -45,7 +46,7 @@ class Layered(Runtime, Protocol):
 @dataclass(frozen=True)
 class Choice:
     """A set of layers to leave out. ``agreement``: how often draft and target have the same favourite, which is alpha
-    at temperature 0; ``overlap``: E[min(p, q)], which is alpha at temperature 1; ``cost``: c, the share of the weights
+    at temperature 0; ``overlap``: E[min(p, q)], which is alpha at temperature 1; ``cost``: c, the part of the weights
     that a draft step reads; ``speedup``: predicted for the mean of both alphas with the best ``gamma``."""
 
     left_out: tuple[int, ...]
@@ -176,15 +177,15 @@ class _Trial:
         """Agreement and overlap (see :class:`Choice`) over the first depths after every start."""
         kept = [layer for layer in range(self._layers) if layer not in left_out]
         draft = self._runtime.with_layers(kept, self._head)
-        shared = agreed = 0.0
+        overlap = agreed = 0.0
         for depth in range(_DEPTH):
             chunks = [Chunk(slot, [tokens[depth]]) for slot, tokens, _ in self._starts]
             rows = draft.forward(chunks, self._cache).logits
             for row, (_, _, target_probs) in zip(rows, self._starts, strict=True):
                 draft_probs = torch.softmax(row[-1], dim=-1)  # [vocab]
-                shared += float(torch.minimum(draft_probs, target_probs[depth]).sum())
+                overlap += float(torch.minimum(draft_probs, target_probs[depth]).sum())
                 agreed += float(draft_probs.argmax() == target_probs[depth].argmax())
         for slot, _, _ in self._starts:
             self._cache.keep(slot, self._cache.length(slot) - _DEPTH, [])
         tests = _DEPTH * len(self._starts)
-        return agreed / tests, shared / tests
+        return agreed / tests, overlap / tests

@@ -1,4 +1,4 @@
-"""Draft from text that is there already: what followed the last time these words were said
+"""Draft from text that is there already: what followed the same words before
 (prompt lookup decoding, Saxena 2023; arXiv 2304.04487 for copying from references).
 
 The sources are the text so far (the longest suffix that occurred before, continued as after its latest occurrence),
@@ -10,12 +10,12 @@ tokens, from the prompt, from the output, from rounds without drafting too; and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
 from ...core.errors import ParameterError
-from ...core.protocols import Drafter, Parts, Session
+from ...core.protocols import Drafter, Parts, Requirements, Session
 from ...core.types import Forward, Proposal, Verdict
 from ..common.extending import Start
 from .copying import EditedCopy
@@ -23,7 +23,6 @@ from .pool import Pool, read_corpus
 from .suffix import Cursor, SuffixText
 from .trust import Trust
 
-NEEDS_DRAFT = False
 _COPY = 8  # agreeing tokens from which on a repetition is followed as a copy, through its edits
 _GIVEN_UP = 32  # tokens after which a lost copy is not looked for any more
 
@@ -32,7 +31,7 @@ _GIVEN_UP = 32  # tokens after which a lost copy is not looked for any more
 class Config:
     gamma: int = 15  # tokens drafted a round, at most; with the pending one 16 rows
     min_match: int = 2  # tokens that must agree before anything is drafted
-    stop_below: float = 0.3  # chance that the drafted path stands below which no more is drafted
+    stop_below: float = 0.3  # P(accepted) of the drafted path below which no more is drafted
     corpus: str = ""  # a directory, or a file, of text to look up in
     corpus_tokens: int = 200_000  # tokens of it that are read, at most
     pool: int = 0  # tokens of finished requests that are kept and looked up in, for their own tenant only
@@ -47,7 +46,7 @@ class Config:
 
 
 class _Source(Protocol):
-    """Where guesses come from. ``agreed``: tokens that speak for its next guess."""
+    """Where drafts are taken from. ``agreed``: how many tokens speak for its next one."""
 
     @property
     def agreed(self) -> int: ...
@@ -158,17 +157,17 @@ class _Reader:
         return len(self.repeats.text)
 
     def read(self, tokens: Sequence[int], prompt: bool) -> None:
-        """Take the next tokens of the text, and learn which source would have said them."""
+        """Take the next tokens of the text, and learn which source would have drafted them."""
         sources = self._prompt_sources if prompt else self._sources
         for token in tokens:
             for source, trust, _ in sources:
-                guess = source.continuation(1)
-                if guess:
-                    trust.learn(source.agreed, guess[0] == token)
+                drafted = source.continuation(1)
+                if drafted:
+                    trust.learn(source.agreed, drafted[0] == token)
                 source.push(token)
 
-    def guess(self, count: int, stop_below: float) -> tuple[list[int], list[float], str]:
-        """What comes next, from the source that promises most tokens that stand; the chance that each of them stands;
+    def draft(self, count: int, stop_below: float) -> tuple[list[int], list[float], str]:
+        """What is drafted next, from the source that promises most accepted tokens; P(accepted) of each of them;
         and that source's name."""
         best: tuple[list[int], list[float], str] = ([], [], "")
         for source, trust, origin in self._sources:
@@ -178,8 +177,8 @@ class _Reader:
                 best = found[: len(chances)], chances, origin
         return best
 
-    def guess_after(self, path: Sequence[int], count: int, stop_below: float) -> list[int]:
-        """What comes after ``path``, tokens that may follow the text but are not part of it."""
+    def draft_after(self, path: Sequence[int], count: int, stop_below: float) -> list[int]:
+        """What is drafted after ``path``, tokens that may follow the text but are not part of it."""
         cursor = self.repeats.text.cursor()
         for token in path:
             cursor.push(token)
@@ -190,7 +189,7 @@ class _Reader:
 
 
 def _chain(tokens: Sequence[int], name: str) -> Proposal:
-    return Proposal(tokens, range(-1, len(tokens) - 1), origins=[name] * len(tokens))
+    return replace(Proposal.chain(tokens), origins=[name] * len(tokens))
 
 
 class Lookup:
@@ -214,11 +213,11 @@ class Lookup:
 
     def _propose(self, session: Session, budget: int) -> Proposal:
         reader = self._reader(session)
-        tokens, _, name = reader.guess(budget, max(self._config.stop_below, session.draft.stop_below))
+        tokens, _, name = reader.draft(budget, max(self._config.stop_below, session.draft.stop_below))
         return _chain(tokens, name)
 
     def forecast(self, session: Session, most: int) -> list[float]:
-        return self._reader(session).guess(most, self._config.stop_below)[1]
+        return self._reader(session).draft(most, self._config.stop_below)[1]
 
     def _reader(self, session: Session) -> _Reader:
         """The session's reader, which has read all its tokens."""
@@ -237,20 +236,24 @@ class Lookup:
                 answers.append(self._propose(session, budget))
                 continue
             stop_below = max(self._config.stop_below, session.draft.stop_below)
-            answers.append(_chain(self._reader(session).guess_after(start.path, budget, stop_below), "lookup"))
+            answers.append(_chain(self._reader(session).draft_after(start.path, budget, stop_below), "lookup"))
         return answers
 
-    def guess(self, session: Session, path: Sequence[int], count: int) -> list[int]:
-        """What a draft model may say next, after ``path``. A wrong guess costs it a row of a pass, and the target
+    def draft_after(self, session: Session, path: Sequence[int], count: int) -> list[int]:
+        """What a draft model may draft next, after ``path``. A wrong token costs it a row of a pass, and the target
         nothing: what the target's rows cost in this round does not count."""
         reader, stop_below = self._reader(session), self._config.stop_below
-        return reader.guess_after(path, count, stop_below) if path else reader.guess(count, stop_below)[0]
+        return reader.draft_after(path, count, stop_below) if path else reader.draft(count, stop_below)[0]
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
     def end(self, session: Session) -> None:
         if self._readers.pop(session.id, None) is not None and self._pool is not None:
             self._pool.add(session.request.tenant, session.tokens)
+
+
+def requires(config: Config) -> Requirements:
+    return Requirements()
 
 
 def create(config: Config, parts: Parts) -> Drafter:

@@ -14,7 +14,7 @@ _LONGEST = 8  # tokens of a replacement that is remembered, at most
 class _Edit:
     old: list[int]
     new: list[int]
-    standing: int = 1  # how much oftener it held than not; at 0 it is forgotten
+    credit: int = 1  # how much oftener it held than not; at 0 it is forgotten
 
 
 class EditedCopy:
@@ -22,10 +22,10 @@ class EditedCopy:
 
     ``run`` counts the tokens that agreed since the last difference; below 0: minus the tokens since the copy was
     lost. It is then thought to go on one token further on for each (one replaced by one), until the latest tokens
-    of the output are found again behind the place where the two parted: k of them are believed to be the place up
+    of the output are found again behind the place where the two parted: k of them are taken to be the place up
     to 8^k / 2 tokens away, 8 being about how many tokens are as common as line ends and brackets, so that chance
     would show them once in 8^k places. What was replaced by what is remembered and expected again: a name that
-    changes throughout a file costs a refusal once.
+    changes throughout a file costs a rejection once.
     """
 
     def __init__(self, source: Sequence[int], place: int = 0, run: int = 0) -> None:
@@ -51,10 +51,10 @@ class EditedCopy:
         if step is not None and step[0] == token:
             _, self.place, self._offset = step
             if edit is not None and self._offset == 0:
-                edit.standing = min(edit.standing + 1, 3)
+                edit.credit = min(edit.credit + 1, 3)
         elif edit is not None and self._offset == 0 and self._source[self.place] == token:
-            edit.standing -= 1  # it stands unreplaced
-            if edit.standing == 0:
+            edit.credit -= 1  # it was not replaced
+            if edit.credit == 0:
                 del self._edits[token]
             self.place += 1
         else:

@@ -1,4 +1,11 @@
-"""Where the end of one text occurs in another: a suffix automaton (Blumer et al., 1985), grown token by token."""
+"""Where the end of one text occurs in another: a suffix automaton (Blumer et al., 1985), grown token by token.
+
+For example, the text is ``5 6 7 5 6``. Its suffix ``5 6`` occurred before, at the places 0 and 1. The longer suffix
+``7 5 6`` did not. So ``matched`` is 2, and ``place`` is 2: there is what followed, 7. Lookup drafts 7, and behind it 5
+and
+6 from the places 3 and 4. If the next token is 7, the suffix ``5 6 7`` occurred before: ``matched`` and ``place`` are
+3. If it is 9 instead, which is new, ``matched`` is 0 and nothing is drafted.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +93,7 @@ class SuffixText:
         return len(self.links) - 1
 
     def cursor(self) -> Cursor:
-        """A cursor that has read the whole text, and stands where its end occurred before."""
+        """A cursor that has read the whole text, at the place where the text's end occurred before."""
         cursor = Cursor(self)
         cursor.state, cursor.matched = max(self.links[self._whole], 0), self.matched
         return cursor

@@ -1,4 +1,4 @@
-"""How far a source of guesses can be trusted, learnt from how often it was right."""
+"""How far a source of drafts can be trusted, learnt from how often it was right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FIRST = 2.0  # outcomes that the first assumption is worth
 class Trust:
     """The chance that the next token of a source is right, by the number of tokens that agreed before it.
 
-    Before anything is known, ``m`` agreeing tokens and the one before them that did not make (m + 1) / (m + 3)
+    Before any outcome was seen, ``m`` agreeing tokens and the one before them that did not make (m + 1) / (m + 3)
     (Laplace's rule of succession); ``head_start`` adds agreement in advance.
     """
 
@@ -32,7 +32,7 @@ class Trust:
         return (self._right.get(bucket, 0.0) + _FIRST * first) / (self._asked.get(bucket, 0.0) + _FIRST)
 
     def chances(self, agreed: int, count: int, stop_below: float) -> list[float]:
-        """The chance that each of the next ``count`` tokens stands, all before it included; it ends where that falls
+        """P(accepted) of each of the next ``count`` tokens, all before it included; it ends where that falls
         below ``stop_below``."""
         path, found = 1.0, []
         for _ in range(count):
