@@ -69,7 +69,7 @@ def open_way(
 ) -> tuple[Engine, LoadedModel | None]:
     """An engine that drafts in this way, and the draft model if it has one."""
     if way == "layer_skip":
-        return load(target, drafter="layer_skip", options={"layer_skip": {"without": without}}), None
+        return load(target, drafter="layer_skip", drafter_options={"layer_skip": {"without": without}}), None
     if way == "own_keys":
         kept = [layer for layer in range(target.config.layers) if str(layer) not in without.split(",")]
         draft = dataclasses.replace(target, runtime=target.runtime.with_layers(kept, HEAD_IDS))  # type: ignore[attr-defined]

@@ -112,7 +112,7 @@ def acceptance(drafter: str, heads: Path, prompts: list[str]) -> None:
         ("T 1, ratio", "ratio", SamplingParams(temperature=1.0, seed=1, max_tokens=64, ignore_eos=True)),
     ):
         engine = load(
-            "tiny", drafter=drafter, gamma=8, accept=accept, threads=1, options={drafter: {"heads": str(heads)}}
+            "tiny", drafter=drafter, gamma=8, accept=accept, threads=1, drafter_options={drafter: {"heads": str(heads)}}
         )
         reports = [result.report for result in engine.generate(prompts, params)]
         passes, emitted = sum(r.target_passes for r in reports), sum(r.emitted for r in reports)

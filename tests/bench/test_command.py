@@ -46,7 +46,10 @@ def test_mistakes_are_named(options: list[str], told: str, capsys: pytest.Captur
 
 def test_follows_a_plan_of_tune(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
-    plan.write_text('{"target": "tiny", "draft": "tiny-draft", "drafter": "draft_model", "gamma": 2}', encoding="utf-8")
+    plan.write_text(
+        '{"target": "tiny", "draft": "tiny-draft", "options": {"drafter": ["draft_model"], "gamma": 2}}',
+        encoding="utf-8",
+    )
     options = ["--category", "chat", "--limit", "1", "--temperature", "0", "--max-tokens", "8", "--threads", "1"]
     assert cli.main(["bench", "--plan", str(plan), *options, "--quiet"]) == 0
     assert "draft_model 2" in capsys.readouterr().out

@@ -48,7 +48,7 @@ def test_a_refused_request_leaves_nothing_open(engines):
 
 def test_repeats_draft_from_no_earlier_answer():
     """Tokens a pass were 2.1, 2.9, 4.6: the pool had seen the answer before."""
-    engine = load(model(), drafter="lookup", gamma=8, options={"lookup": {"pool": 50000}})
+    engine = load(model(), drafter="lookup", gamma=8, drafter_options={"lookup": {"pool": 50000}})
     seen = []
     compare(engine, PROMPT, PARAMS, repeats=3, show=lambda mode, result: seen.append((mode, result.report)))
     passes = [report.target_passes for mode, report in seen if mode == "speculative"]
@@ -56,7 +56,7 @@ def test_repeats_draft_from_no_earlier_answer():
 
 
 def test_nothing_drafted_is_no_gain():
-    engine = load(model(), drafter="lookup", gamma=3, options={"lookup": {"min_match": 64}})
+    engine = load(model(), drafter="lookup", gamma=3, drafter_options={"lookup": {"min_match": 64}})
     found = compare(engine, PROMPT, PARAMS, repeats=1)
     assert found.speculative.report.drafted == 0 and found.speedup is None and found.ratios == []
     table = comparison_table(found)

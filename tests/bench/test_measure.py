@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from outpace import LoadOptions
 from outpace.bench import session, workload
 from outpace.bench.contenders import MODES, Run, modes
 from outpace.bench.measure import Measurement, measure, tasks
@@ -49,11 +50,11 @@ def empty() -> Measurement:
     return Measurement({"command": "c"}, {})
 
 
-def plan(**changes: object) -> session.Plan:
+def plan(**changes: object) -> session.Experiment:
     model, draft = load_model(resolve("tiny"), threads=1), load_draft(resolve("tiny-draft"), threads=1)
-    found = {"target": model, "draft": draft, "drafters": ["draft_model", "lookup"], "gammas": [3], "accept": "match",
-             "prompts": PROMPTS, "temperatures": [0.0, 1.0], "max_tokens": 24, "repeats": 1, "threads": 1}  # fmt: skip
-    return session.Plan(**(found | changes))  # type: ignore[arg-type]
+    found = {"target": model, "draft": draft, "drafters": ["draft_model", "lookup"], "gammas": [3],
+             "options": LoadOptions(), "prompts": PROMPTS, "temperatures": [0.0, 1.0], "max_tokens": 24, "repeats": 1, "threads": 1}  # fmt: skip
+    return session.Experiment(**(found | changes))  # type: ignore[arg-type]
 
 
 def test_categories_take_turns_so_that_the_first_tasks_cover_all() -> None:

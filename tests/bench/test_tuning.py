@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.helpers.shipped import model
 
-from outpace import SamplingParams, load
+from outpace import LoadOptions, SamplingParams, load
 from outpace.bench import tuning
 from outpace.bench.contenders import Ours
 from outpace.bench.tuning import Found, Way, lower_end, plan_of, rank
@@ -34,9 +34,9 @@ def test_lower_ends_are_those_of_the_sign_test(count: int, place: int | None) ->
 def test_only_what_is_surely_faster_is_saved_and_it_stands_first() -> None:
     ranked = rank([LUCKY, IDLE, FEW, SURE])
     assert ranked[0] is SURE
-    assert plan_of("tiny", ranked, 1).drafter == "sure"
+    assert plan_of("tiny", ranked, LoadOptions()).options.drafters == ("sure",)
     for others in ([LUCKY], [IDLE], [FEW], [LUCKY, IDLE, FEW], []):
-        plan = plan_of("tiny", rank(others), 1)
+        plan = plan_of("tiny", rank(others), LoadOptions())
         assert (plan.drafter, plan.gamma, plan.controller) == ("none", 0, "fixed")
 
 
@@ -61,14 +61,16 @@ def test_no_answer_can_be_drafted_from_an_earlier_one_to_the_same_prompt(monkeyp
     monkeypatch.setattr(tuning, "race", racing)
     target, params = model(), SamplingParams(max_tokens=8)
     plain = load(target, drafter="none")
-    found, engine = tuning.try_way(Way("lookup"), target, plain, ["def add(", "class A"], params, 3)
+    found, engine = tuning.try_way(Way("lookup"), target, plain, ["def add(", "class A"], params, LoadOptions(), 3)
     assert engine is not None and len(found.ratios) == 6
     tuning.measured_points(plain, engine, ["def add("], params, lambda line: None)
     assert len(set(asked)) == len(asked) >= 12
 
 
 def test_a_contender_of_the_bench_drafts_from_no_answer_to_the_same_prompt() -> None:
-    lookup = Ours("lookup", load(model(), drafter="lookup", gamma=8, options={"lookup": {"pool": 50000}}), "lookup", 8)
+    lookup = Ours(
+        "lookup", load(model(), drafter="lookup", gamma=8, drafter_options={"lookup": {"pool": 50000}}), "lookup", 8
+    )
     prompt = lookup.engine.encode("def add(a, b):")
     passes = [lookup.run(prompt, 40, 0.0, 1).report["target_passes"] for _ in range(3)]
     assert passes[0] == passes[1] == passes[2]

@@ -151,7 +151,7 @@ def test_they_pass_the_contract_battery(package):
 
 def test_they_run_from_python(installed, model):
     engine = outpace.load(
-        model, drafter="echo", accept="keen", gamma=3, options={"echo": {"once": True}},
+        model, drafter="echo", accept="keen", gamma=3, drafter_options={"echo": {"once": True}},
         rule_options={"keen": {"patience": 1}},
     )  # fmt: skip
     result = engine.generate("hello", outpace.SamplingParams(max_tokens=6, ignore_eos=True))

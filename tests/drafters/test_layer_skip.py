@@ -90,7 +90,9 @@ def test_without_a_loop_there_is_nothing_to_draft_from():
 def test_all_layers_draft_what_the_target_says(backend, accept, temperature):
     target = model("tiny", backend=backend)
     every = target.runtime.with_layers(range(target.config.layers))
-    engine = load(target, drafter="layer_skip", accept=accept, options={"layer_skip": {"without": "2"}}, gamma=3)
+    engine = load(
+        target, drafter="layer_skip", accept=accept, drafter_options={"layer_skip": {"without": "2"}}, gamma=3
+    )
     engine._drafters["layer_skip"]._runtime = every
     params = SamplingParams(temperature=temperature, seed=1, max_tokens=24, ignore_eos=True)
     report = engine.generate(PROMPT, params).report
@@ -103,7 +105,7 @@ def test_answers_are_plain_decodings_in_any_batch(backend):
     engine = load(
         model("tiny", backend=backend),
         drafter="layer_skip",
-        options={"layer_skip": {"without": "1,2"}},
+        drafter_options={"layer_skip": {"without": "1,2"}},
         controller="fixed",
     )
     params = [
@@ -183,7 +185,7 @@ def test_a_part_may_have_fewer_outputs(backend, head):
 def test_what_is_left_out_must_exist_and_leave_some():
     for without in ("5", "-1", "x", "1,,2", "0,1,2,3,4"):
         with pytest.raises(ParameterError, match="layer_skip"):
-            load(model("tiny"), drafter="layer_skip", options={"layer_skip": {"without": without}})
+            load(model("tiny"), drafter="layer_skip", drafter_options={"layer_skip": {"without": without}})
     with pytest.raises(ParameterError, match="head"):
         Config(head=-1)
     with pytest.raises(DrafterError, match="decoder-only"):

@@ -247,7 +247,7 @@ def test_impossible_options_are_refused(options):
 
 def test_through_the_engine_a_prediction_is_the_fastest_way():
     """The answer itself as prediction: one pass for every 17 tokens; another one costs passes, not words."""
-    engine = new_engine("lookup", options={})
+    engine = new_engine("lookup", drafter_options={})
     params = SamplingParams(max_tokens=48, ignore_eos=True)
     prompt = "def read(path):\n    with open(path) as f:\n        return"
     alone = engine.generate(prompt, params, gamma=0)

@@ -86,7 +86,7 @@ def test_exact_ties_go_to_the_lower_id_in_passes_of_any_size(tmp_path):
 
 def test_lookups_longer_than_the_room_left():
     """B30: 256 looked-up tokens at a time, eight repetitive requests at once, up to the limit."""
-    engine = load(model("tiny", 350), drafter="lookup", gamma=256, options={"lookup": {"min_match": 1}})
+    engine = load(model("tiny", 350), drafter="lookup", gamma=256, drafter_options={"lookup": {"min_match": 1}})
     prompts = ["a, b, " * (30 + i) for i in range(8)]
     params = SamplingParams(max_tokens=None, ignore_eos=True)
     found = engine.generate(prompts, params)

@@ -8,11 +8,15 @@ import json
 import pytest
 
 from outpace import cli
-from outpace.commands._models import add_model_arguments, follow_plan
+from outpace.commands._models import add_model_arguments, options_from
 from outpace.core.errors import ParameterError
+from outpace.core.load_options import LoadOptions
 from outpace.engine.plan import Plan, read_plan
 
-PLAN = Plan("tiny", draft="tiny-draft", drafter="draft_model,lookup", threads=1, prior={"lookup": 0.4})
+CHOSEN = LoadOptions(
+    drafter="draft_model,lookup", threads=1, prior={"lookup": 0.4}, drafter_options={"lookup": {"min_match": 2}}
+)
+PLAN = Plan("tiny", "tiny-draft", CHOSEN)
 
 
 def options(*words):
@@ -32,10 +36,12 @@ def test_a_plan_survives_being_written(file):
     assert read_plan(file) == PLAN
 
 
-def test_a_plan_sets_only_what_it_decides():
-    assert PLAN.arguments() == {"target": "tiny", "draft": "tiny-draft", "drafter": "draft_model,lookup", "threads": 1,
-                                "prior": {"lookup": 0.4}}  # fmt: skip
-    assert Plan("x", gamma=0, controller="fixed").arguments() == {"target": "x", "gamma": 0, "controller": "fixed"}
+def test_a_plan_says_only_what_it_decides():
+    assert json.loads(PLAN.as_json())["options"] == {
+        "drafter": ["draft_model", "lookup"], "threads": 1, "prior": {"lookup": 0.4},
+        "drafter_options": {"lookup": {"min_match": 2}},
+    }  # fmt: skip
+    assert json.loads(Plan("x").as_json())["options"] == {}
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,9 @@ def test_a_plan_sets_only_what_it_decides():
         ("[]", "no object"),
         ('{"draft": "x"}', "names no target"),
         ('{"target": "x", "speed": 3}', "speed"),
+        ('{"target": "x", "options": [3]}', "no object"),
+        ('{"target": "x", "options": {"gama": 3}}', "did you mean 'gamma'"),
+        ('{"target": "x", "options": {"gamma": -3}}', "gamma must be"),
     ],
 )
 def test_what_is_no_plan_is_refused(tmp_path, text, words):
@@ -61,15 +70,18 @@ def test_a_missing_plan_is_refused(tmp_path):
 
 
 def test_options_go_before_the_plan(file):
-    args = options("--plan", str(file), "--drafter", "lookup", "--gamma", "3")
-    assert follow_plan(args) == {"lookup": 0.4}
-    assert (args.target, args.draft, args.drafter) == ("tiny", "tiny-draft", "lookup")
-    assert (args.gamma, args.threads, args.controller) == (3, 1, "auto")
+    target, draft, found = options_from(options("--plan", str(file), "--drafter", "lookup", "--gamma", "3"))
+    assert (target, draft) == ("tiny", "tiny-draft")
+    assert found == CHOSEN.changed({"drafter": "lookup", "gamma": 3})
+    _, _, found = options_from(options("--plan", str(file), "--lookup-min-match", "5", "--lookup-pool", "0"))
+    assert found.drafter_options == {"lookup": {"min_match": 5, "pool": 0}}
+    _, _, found = options_from(options("--plan", str(file), "--drafter", "draft_model"))
+    assert found.drafter_options == {}  # the plan's are lookup's
 
 
 def test_a_plan_for_another_target_is_refused(file):
     with pytest.raises(ParameterError, match="a plan for tiny, not for other"):
-        follow_plan(options("--plan", str(file), "--target", "other"))
+        options_from(options("--plan", str(file), "--target", "other"))
 
 
 def test_generate_follows_a_plan_and_explains(file, capsys):

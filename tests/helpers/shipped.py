@@ -52,7 +52,7 @@ def new_engine(
         controller="fixed",
         accept=accept,
         max_batch=max_batch,
-        options=options,
+        drafter_options=options,
     )
 
 

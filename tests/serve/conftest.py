@@ -12,7 +12,7 @@ from outpace.engine.build import load
 @pytest.fixture(scope="package")
 def live() -> Iterator[Live]:
     engine = load(model("tiny"), model("tiny-draft"), drafter="draft_model,lookup", controller="fixed",
-                  options={"lookup": {"min_match": 1}})  # fmt: skip
+                  drafter_options={"lookup": {"min_match": 1}})  # fmt: skip
     with serving(engine) as server:
         yield server
         assert server.wait_idle()

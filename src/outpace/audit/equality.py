@@ -214,7 +214,9 @@ def _with(params: SamplingParams, **changes: int) -> SamplingParams:
 
 def _engine(target: LoadedModel, draft: LoadedModel | None, drafter: str, accept: str, batch: int) -> Engine:
     eager = {"lookup": {"min_match": 1}} if drafter == "lookup" else None  # so that every prompt drafts something
-    return load(target, draft, drafter=drafter, controller="fixed", accept=accept, max_batch=batch, options=eager)
+    return load(
+        target, draft, drafter=drafter, controller="fixed", accept=accept, max_batch=batch, drafter_options=eager
+    )
 
 
 def first_difference(

@@ -179,7 +179,7 @@ def run_case(seed: int, number: int) -> list[str]:
         controller="fixed",
         accept=one.accept,
         max_batch=one.max_batch,
-        options={"lookup": {"min_match": 1}} if one.drafter == "lookup" else None,
+        drafter_options={"lookup": {"min_match": 1}} if one.drafter == "lookup" else None,
     )
     if one.tight:
         cache_users, context = engine.scheduler.admission.cache_users, target.runtime.context

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..control.pass_costs import measure_passes
 from ..core.errors import ContextError, PeerError
+from ..core.load_options import LoadOptions
 from ..engine.build import load
 from ..engine.engine import Engine
 from ..engine.prompts import Prompt
@@ -27,15 +28,16 @@ Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Experiment:
     """What to measure. ``drafters``: names, and "auto" for the controller's choice among all of them; ``gammas``:
-    drafted tokens a round, None for the controller's choice. ``threads``: of the peers. ``prior``: see `load`."""
+    drafted tokens a round, None for the controller's choice. ``threads``: of the peers. ``options``: of the engine,
+    apart from its drafters and controller."""
 
     target: LoadedModel
     draft: LoadedModel | None
     drafters: Sequence[str]
     gammas: Sequence[int | None]
-    accept: str
+    options: LoadOptions
     prompts: Sequence[workload.Prompt]
     temperatures: Sequence[float]
     max_tokens: int
@@ -43,14 +45,13 @@ class Plan:
     threads: int
     peers: Sequence[str] = ()
     peers_folder: Path = Path(".peers")
-    prior: Mapping[str, float] | None = None
 
 
-def run(plan: Plan, save: Path | None, say: Say) -> Measurement:
+def run(plan: Experiment, save: Path | None, say: Say) -> Measurement:
     """Carry out the plan. Ctrl-C ends it early; what was measured by then is returned, and marked incomplete. ``save``:
     where what there is so far is written after each task; writing the whole is the caller's."""
     models = [plan.target, *([plan.draft] if plan.draft else [])]
-    settings = {"drafters": list(plan.drafters), "gammas": list(plan.gammas), "accept": plan.accept,
+    settings = {"drafters": list(plan.drafters), "gammas": list(plan.gammas), "options": plan.options.as_dict(),
                 "temperatures": list(plan.temperatures), "max_tokens": plan.max_tokens, "repeats": plan.repeats,
                 "threads": plan.threads, "peers": list(plan.peers)}  # fmt: skip
     measurement = Measurement(provenance(models), settings)
@@ -63,7 +64,7 @@ def run(plan: Plan, save: Path | None, say: Say) -> Measurement:
     return measurement
 
 
-def _run(plan: Plan, measurement: Measurement, save: Path | None, say: Say) -> None:
+def _run(plan: Experiment, measurement: Measurement, save: Path | None, say: Say) -> None:
     engine, ours = contenders(plan)
     prompts = []
     for prompt in plan.prompts:
@@ -103,16 +104,16 @@ def _run(plan: Plan, measurement: Measurement, save: Path | None, say: Say) -> N
                 other.close()
 
 
-def contenders(plan: Plan) -> tuple[Engine, list[Contender]]:
+def contenders(plan: Experiment) -> tuple[Engine, list[Contender]]:
     """Our engine, and its settings as contenders: plain decoding first."""
     names = [name for name in plan.drafters if name != AUTO] or [None]  # type: ignore[list-item]
     engine = load(
         plan.target,
         plan.draft,
-        drafter=[name for name in names if name is not None] or None,
+        plan.options,
+        drafter=[name for name in names if name is not None],
         controller="auto" if None in plan.gammas else "fixed",
-        accept=plan.accept,
-        prior=plan.prior,
+        gamma=None,
     )
     found: list[Contender] = [Ours(PLAIN, engine, gamma=0)]
     for name in plan.drafters:
@@ -141,13 +142,13 @@ def pieces(model: LoadedModel, ids: Sequence[int]) -> list[str]:
     return found
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
+def _settings(plan: Experiment) -> dict[str, Any]:
     longest = min(plan.target.runtime.context, 12288)
     return {"target": str(plan.target.path), "draft": str(plan.draft.path) if plan.draft else None,
             "threads": plan.threads, "weights": plan.target.weights, "context": longest}  # fmt: skip
 
 
-def _chosen(plan: Plan, name: str, engine: Engine, measurement: Measurement, say: Say) -> list[Mode]:
+def _chosen(plan: Experiment, name: str, engine: Engine, measurement: Measurement, say: Say) -> list[Mode]:
     """The peer's plain mode, and whichever mode is fastest on one of the tuning prompts."""
     tried = modes(name, plan.draft is not None)
     best: dict[str, tuple[float, Mode]] = {}

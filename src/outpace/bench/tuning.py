@@ -12,14 +12,15 @@ from .. import catalogue, drafters
 from ..control.controller import AutoController
 from ..control.pass_costs import PassCosts, machine, measure_passes
 from ..core.errors import OutpaceError, VocabularyError
+from ..core.load_options import Grouped, LoadOptions
 from ..core.types import SamplingParams
-from ..engine.build import load
+from ..engine.build import load, open_target
 from ..engine.engine import Engine
 from ..engine.plan import Plan
 from ..engine.prompts import Prompt
 from ..engine.stream import Result
 from ..files.checkpoint import open_checkpoint
-from ..runtimes.loading import LoadedModel, load_model
+from ..runtimes.loading import LoadedModel
 from ..text.pairing import check_pair
 from .compare import race
 from .plots import Series, line_chart, standalone
@@ -105,11 +106,11 @@ def _bytes(place: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def ways(drafts: Sequence[str]) -> list[Way]:
+def ways(drafts: Sequence[str], options: Grouped) -> list[Way]:
     """Every drafter alone, those that need a draft model with each, and a draft model beside lookup."""
     found = []
     for name in drafters.names():
-        if drafters.needs_draft(name):
+        if drafters.needs_draft(name, {name: options.get(name, {})}):
             found += [Way(name, draft) for draft in drafts]
         elif name != "none":
             found.append(Way(name))
@@ -122,15 +123,15 @@ def try_way(
     plain: Engine,
     prompts: Sequence[Prompt],
     params: SamplingParams,
+    options: LoadOptions,
     repeats: int = 2,
-    **settings: object,
 ) -> tuple[Found, Engine | None]:
     """Answer each prompt ``repeats`` times by ``plain``, the target without a drafter, and in this way, side by side.
-    Each repeat is another tenant's: it drafts from no earlier answer to the same prompt. ``settings``: further keywords
-    of ``load``."""
+    Each repeat is another tenant's: it drafts from no earlier answer to the same prompt. ``options``: of the engine,
+    apart from its drafters."""
     found = Found(way)
     try:
-        engine = load(target, way.draft, drafter=way.drafter, controller="auto", **settings)  # type: ignore[arg-type]
+        engine = load(target, way.draft, _options_of(way, options))
     except OutpaceError as error:
         found.error = str(error)
         return found, None
@@ -155,6 +156,17 @@ def try_way(
     return found, engine
 
 
+def _options_of(way: Way, options: LoadOptions) -> LoadOptions:
+    """Of the options, those that matter to this way."""
+    used = set(LoadOptions(drafter=way.drafter).drafters)
+    given = options.drafter_options
+    changes: dict[str, object] = {"drafter": way.drafter, "gamma": None, "controller": "auto"}
+    changes["drafter_options"] = {name: values for name, values in given.items() if name in used or "hybrid" in used}
+    if way.draft is None:
+        changes |= {"draft_weights": "auto", "draft_head": None}
+    return options.changed(changes)
+
+
 def paired(
     plain: Engine, engine: Engine, prompt: Prompt, params: SamplingParams, gamma: int | None = None, tenant: str = ""
 ) -> tuple[float, Result]:
@@ -169,23 +181,23 @@ def rank(found: Sequence[Found]) -> list[Found]:
     return sorted(found, key=lambda one: (bool(one.error), not one.faster, -(one.measured or 0.0)))
 
 
-def plan_of(target: str, ranked: Sequence[Found], threads: int | None, **settings: str) -> Plan:
+def plan_of(target: str, ranked: Sequence[Found], options: LoadOptions) -> Plan:
     """The plan for the best way, or for plain decoding where none is surely faster."""
     rows = [{"way": one.way.label, "measured": one.measured, "lower_end": lower_end(one.ratios), "faster": one.faster,
              "predicted": one.predicted, "each": one.ratios, "drafted": one.drafted, "alpha": one.alpha,
              "tokens_a_pass": one.tokens_a_pass} for one in ranked if not one.error]  # fmt: skip
     best = ranked[0] if ranked else None
     if best is None or not best.faster:
-        return Plan(target, drafter="none", gamma=0, controller="fixed", threads=threads, machine=machine(),
-                    measured=rows, **settings)  # type: ignore[arg-type]  # fmt: skip
-    return Plan(target, draft=best.way.draft, drafter=best.way.drafter, threads=threads, prior=best.prior,
-                machine=machine(), measured=rows, **settings)  # type: ignore[arg-type]  # fmt: skip
+        chosen = _options_of(Way("none"), options).changed({"gamma": 0, "controller": "fixed"})
+        return Plan(target, None, chosen, machine(), rows)
+    chosen = _options_of(best.way, options).changed({"prior": best.prior})
+    return Plan(target, best.way.draft, chosen, machine(), rows)
 
 
-def thread_costs(path: Path, weights: str, backend: str, counts: Sequence[int]) -> Iterator[tuple[int, PassCosts]]:
+def thread_costs(target: str, options: LoadOptions, counts: Sequence[int]) -> Iterator[tuple[int, PassCosts]]:
     """The costs of a few passes with each number of threads."""
     for count in counts:
-        model = load_model(path, weights=weights, backend=backend, threads=count)
+        model = open_target(target, options.changed({"threads": count}))
         yield count, measure_passes(model.runtime, rows=(1, 4), limit_seconds=1.0)
 
 

@@ -1,82 +1,88 @@
-"""The options that choose models, drafter and rule, declared once, and the engine they ask for."""
+"""The options that choose models, drafters and rule, and the engine they ask for. What the engine takes is declared in
+core/load_options.py; the flags are made from it."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ..core.load_options import LoadOptions
     from ..core.options import Option
     from ..engine.engine import Engine
 
 DEFAULT_TARGET = "qwen2.5-coder-1.5b"
-WEIGHTS = ("auto", "file", "q8", "q4", "q4_0", "bf16", "f32")
+_GROUPED = ("drafter_options", "rule_options")
 
 
 def add_model_arguments(
     parser: argparse.ArgumentParser, *, default: str = DEFAULT_TARGET, title: str = "models and drafting"
 ) -> None:
     """Everything that :func:`load_from` reads. ``default``: the target when none is named."""
-    from .. import drafters, verify
+    group = _add_names(parser, default, title)
+    add_load_flags(group)
+    _add_plan(group)
+    add_part_options(group)
+
+
+def add_pair_arguments(
+    parser: argparse.ArgumentParser, *, default: str, title: str, plan: bool = False
+) -> argparse._ArgumentGroup:
+    """A target and a draft, and how to hold them: for commands that drive the models themselves. ``plan``: which may
+    come from a plan."""
+    from dataclasses import fields
+
+    from ..core.load_options import LoadOptions
 
     group = _add_names(parser, default, title)
-    group.add_argument("--drafter", metavar="NAME[,NAME]", help=f"how to draft: {', '.join(drafters.names())} "
-                       "(draft_model with a draft, lookup without; both where the controller chooses)")  # fmt: skip
-    group.add_argument("--gamma", type=int, metavar="N", help="tokens drafted a round, the controller's choice if not "
-                       "given; 0 is plain decoding")  # fmt: skip
-    group.add_argument("--controller", choices=("auto", "fixed"), help="auto: draft as much as pays, in every round; "
-                       "fixed: always as many (auto)")  # fmt: skip
-    group.add_argument("--plan", metavar="FILE", help="the settings that `outpace tune` found; other options go before")
-    group.add_argument("--accept", choices=verify.names(), default="match", help="acceptance rule (match)")
-    group.add_argument(
-        "--draft-head", type=int, metavar="N", help="keep N token ids of the draft's output head; 0: all"
-    )
-    group.add_argument("--context", type=int, metavar="N", help="use at most N tokens of the model's context")
-    group.add_argument("--special-tokens-in-messages", action="store_true", help="let chat messages write the model's "
-                       "special tokens, such as <|im_end|>; otherwise these are text")  # fmt: skip
-    for name, field in _drafter_options():
-        flag = f"--{name}-{field.name}".replace("_", "-")
-        about = f"option of the {name} drafter (default {field.default})"
-        if field.kind is bool:
-            group.add_argument(flag, dest=f"{name}.{field.name}", action=argparse.BooleanOptionalAction, help=about)
+    add_load_flags(group, [one.name for one in fields(LoadOptions) if one.metadata.get("models")])
+    if plan:
+        _add_plan(group)
+    return group
+
+
+def add_part_options(group: argparse._ArgumentGroup) -> None:
+    """A flag for every option of every drafter and rule, such as --lookup-min-match and --typical-epsilon."""
+    for name, option, dest in _part_options():
+        flag, about = f"--{name}-{option.name}".replace("_", "-"), f"option of {name} (default {option.default})"
+        if option.kind is bool:
+            group.add_argument(flag, dest=dest, action=argparse.BooleanOptionalAction, help=about)
         else:
-            group.add_argument(flag, dest=f"{name}.{field.name}", type=field.kind,
-                               metavar=field.kind.__name__.upper()[:1], help=about)  # fmt: skip
-
-
-def add_pair_arguments(parser: argparse.ArgumentParser, *, default: str, title: str) -> None:
-    """A target and a draft, and how to hold them: for commands that drive the models themselves."""
-    _add_names(parser, default, title)
+            group.add_argument(flag, dest=dest, type=option.kind, metavar=option.kind.__name__.upper()[:1], help=about)
 
 
 def _add_names(parser: argparse.ArgumentParser, default: str, title: str) -> argparse._ArgumentGroup:
     group = parser.add_argument_group(title)
     group.add_argument("--target", metavar="MODEL", help=f"catalogue name, GGUF file or directory ({default})")
     group.add_argument("--draft", metavar="MODEL", help="the draft model (by default the catalogue's for the target)")
-    group.add_argument(
-        "--weights", choices=WEIGHTS, default="auto", help="the target's weights: as in the file, or rounded"
-    )
-    group.add_argument("--draft-weights", choices=WEIGHTS, default="auto", help="the draft's (auto: q4_0 if it is big)")
-    group.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
-    group.add_argument(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="threads to compute with (one a physical core, as far as the CPU quota allows)",
-    )
     return group
 
 
-def set_threads(threads: int | None) -> None:
-    """Let torch compute with that many threads; None: with as many as the kernels. Raises ParameterError below 1."""
-    import torch
+def _add_plan(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--plan", metavar="FILE", help="the settings that `outpace tune` found; other options go before")
 
-    from ..core.errors import ParameterError
-    from ..core.threads import default_threads
 
-    if threads is not None and threads < 1:
-        raise ParameterError(f"--threads must be at least 1, not {threads}")
-    torch.set_num_threads(default_threads().count if threads is None else threads)
+def add_load_flags(group: argparse._ArgumentGroup, names: Sequence[str] = ()) -> None:
+    """A flag for each field of LoadOptions that says how it is told, or for these ``names`` alone."""
+    from dataclasses import fields
+    from typing import get_type_hints
+
+    from .. import drafters, verify
+    from ..core.load_options import LoadOptions
+
+    hints = get_type_hints(LoadOptions)
+    known = {"drafter": ": " + ", ".join(drafters.names()), "accept": ": " + ", ".join(verify.names())}
+    for field in fields(LoadOptions):
+        told = field.metadata
+        if not told or (names and field.name not in names):
+            continue
+        flag, about = f"--{field.name}".replace("_", "-"), told["help"] + known.get(field.name, "")
+        if hints[field.name] is bool:
+            group.add_argument(flag, action="store_true", default=None, help=about)
+        else:
+            kind = int if hints[field.name] == (int | None) else str
+            group.add_argument(flag, type=kind, metavar=told["metavar"], choices=told["choices"], help=about)
 
 
 def catalogue_draft(target: str) -> str | None:
@@ -86,54 +92,61 @@ def catalogue_draft(target: str) -> str | None:
     return next((entry.draft for entry in catalogue.catalogue() if entry.name == target), None)
 
 
+def options_from(args: argparse.Namespace) -> tuple[str | None, str | None, LoadOptions]:
+    """Target, draft and settings, as far as the flags and the plan name them; flags go before the plan. Raises
+    ParameterError for a plan of another target."""
+    from dataclasses import fields
+
+    from ..core.errors import ParameterError
+    from ..core.load_options import LoadOptions
+    from ..engine.plan import read_plan
+
+    target, draft, options = args.target, getattr(args, "draft", None), LoadOptions()
+    if getattr(args, "plan", None):
+        plan = read_plan(args.plan)
+        if target not in (None, plan.target):
+            raise ParameterError(f"{args.plan} is a plan for {plan.target}, not for {target}; tune that one")
+        target, draft, options = plan.target, draft or plan.draft, plan.options
+    names = {one.name for one in fields(LoadOptions) if one.metadata}
+    given = {name: value for name, value in vars(args).items() if name in names and value is not None}
+    grouped = {name: {part: dict(values) for part, values in getattr(options, name).items()} for name in _GROUPED}
+    if "drafter" in given:  # what the plan says of drafters that are not used says nothing here
+        used = LoadOptions(drafter=given["drafter"]).drafters
+        grouped["drafter_options"] = {one: values for one, values in grouped["drafter_options"].items() if one in used}
+    for name, option, dest in _part_options():
+        value = getattr(args, dest, None)
+        if value is not None:
+            grouped[dest.split(".")[0]].setdefault(name, {})[option.name] = value
+    return target, draft, options.changed({**given, **grouped})
+
+
 def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more: object) -> Engine:
-    """The engine that the options of :func:`add_model_arguments` ask for; ``more`` goes to ``load`` as it is.
+    """The engine that the options of :func:`add_model_arguments` ask for; ``more``: further fields of LoadOptions.
 
     Raises what :func:`outpace.load` does, and ParameterError for an option of a drafter that is not used.
     """
-    from .. import drafters
     from ..engine.build import load
 
-    prior = follow_plan(args) if args.plan else None
-    set_threads(args.threads)
-    target = args.target or default
-    names = [name.strip() for name in args.drafter.split(",")] if args.drafter else []
-    draft = args.draft
-    options: dict[str, dict[str, object]] = {}
-    for name, field in _drafter_options():
-        value = getattr(args, f"{name}.{field.name}")
-        if value is not None:
-            options.setdefault(name, {})[field.name] = value
-    if draft is None:
-        required = drafters.requirements(drafters.configure(names, options)) if names else {}
-        if not names or any(one.draft_model for one in required.values()):
-            draft = catalogue_draft(target)
-    controller = args.controller or "auto"
-    return load(target, draft, drafter=names or None, gamma=args.gamma, controller=controller,
-                prior=prior, accept=args.accept, weights=args.weights,
-                draft_weights=args.draft_weights, draft_head=args.draft_head, backend=args.backend,
-                threads=args.threads, context=args.context,
-                special_tokens_in_messages=args.special_tokens_in_messages, options=options, **more)  # type: ignore[arg-type]  # fmt: skip
+    target, draft, options = options_from(args)
+    target = target or default
+    return load(target, draft or draft_for(target, options.drafters, options.drafter_options), options, **more)
 
 
-def follow_plan(args: argparse.Namespace) -> dict[str, float]:
-    """Set the options that were left open as the plan says; what it believes of its drafters. Raises ParameterError
-    for a plan of another target."""
-    from ..core.errors import ParameterError
-    from ..engine.plan import read_plan
-
-    plan = read_plan(args.plan)
-    if args.target not in (None, plan.target):
-        raise ParameterError(f"{args.plan} is a plan for {plan.target}, not for {args.target}; tune that one")
-    for name, value in plan.arguments().items():
-        if name != "prior" and getattr(args, name) in (None, "auto"):
-            setattr(args, name, value)
-    args.controller = args.controller or plan.controller
-    return dict(plan.prior)
-
-
-def _drafter_options() -> list[tuple[str, Option]]:
-    """The options of every drafter, but for gamma, which has a flag of its own."""
+def draft_for(target: str, names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The catalogue's draft for a target, where one of the drafters needs a draft model, or none is named."""
     from .. import drafters
 
-    return [(name, option) for name in drafters.names() for option in drafters.options(name)]
+    required = drafters.requirements(drafters.configure(names, options)) if names else {}
+    if not names or any(one.draft_model for one in required.values()):
+        return catalogue_draft(target)
+    return None
+
+
+def _part_options() -> Iterator[tuple[str, Option, str]]:
+    """Name of a drafter or rule, its option, and where argparse keeps it. gamma has a flag of its own."""
+    from .. import drafters, verify
+
+    for kind, room in (("drafter_options", drafters), ("rule_options", verify)):
+        for name in room.names():
+            for option in room.options(name):
+                yield name, option, f"{kind}.{name}.{option.name}"

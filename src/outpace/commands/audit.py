@@ -11,7 +11,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from ._models import add_pair_arguments, catalogue_draft, set_threads
+from ._models import add_pair_arguments, catalogue_draft, options_from
 from ._output import check_output, write_output
 
 if TYPE_CHECKING:
@@ -67,10 +67,9 @@ def _write(file: str | None, found: object) -> None:
 def _options(args: argparse.Namespace) -> Options:
     import torch
 
-    from .. import catalogue
     from ..audit.checks import SECTIONS, Options
     from ..core.errors import ParameterError
-    from ..runtimes.loading import load_draft, load_model
+    from ..engine.build import open_draft, open_target
     from ..text.pairing import check_pair
 
     for name in ("soak_cases", "soak_case", "seed"):
@@ -79,7 +78,7 @@ def _options(args: argparse.Namespace) -> Options:
     for section in args.only or ():
         if section not in SECTIONS:
             raise ParameterError(f"--only must be one of {', '.join(SECTIONS)}, not {section!r}")
-    set_threads(args.threads)
+    _, _, load_options = options_from(args)
     if args.target is None:
         if args.draft is not None:
             raise ParameterError("--draft needs a --target to draft for")
@@ -94,12 +93,11 @@ def _options(args: argparse.Namespace) -> Options:
     sections = tuple(args.only or SECTIONS)
     target = draft = None
     if {"equality", "statistical"} & set(sections) and args.soak_case is None:
-        threads = args.threads or (1 if args.target is None else None)
-        target = load_model(catalogue.resolve(target_name), weights=args.weights, backend=args.backend, threads=threads)
+        if args.target is None and args.threads is None:
+            load_options = load_options.changed({"threads": 1})
+        target = open_target(target_name, load_options)
         if draft_name is not None:
-            draft = load_draft(
-                catalogue.resolve(draft_name), weights=args.draft_weights, backend=args.backend, threads=threads
-            )
+            draft = open_draft(draft_name, load_options)
             check_pair(target.tokenizer, draft.tokenizer, target.name, draft.name)
     return Options(
         target=target, draft=draft, quick=args.quick, sections=sections, seed=args.seed, soak_cases=args.soak_cases
@@ -120,7 +118,7 @@ def _engine(args: argparse.Namespace) -> int:
         resolve(args.draft) if args.draft else None,
         draws=500 if args.quick else 2000,
         threads=args.threads or 1,
-        weights=args.weights,
+        weights=args.weights or "auto",
     )
     if args.json != "-":
         engines.print_table(outcomes)

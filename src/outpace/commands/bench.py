@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ._models import DEFAULT_TARGET, add_pair_arguments, catalogue_draft, follow_plan, set_threads
+from ._models import DEFAULT_TARGET, add_pair_arguments, add_part_options, catalogue_draft, options_from
 from ._output import check_output, write_output
 
 
@@ -18,19 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     from .. import verify
 
-    add_pair_arguments(parser, default=DEFAULT_TARGET, title="models")
-    parser.add_argument(
-        "--plan", metavar="FILE", help="the settings that `outpace tune` found; other options go before"
-    )
-    parser.add_argument(
-        "--draft-head", type=int, metavar="N", help="keep N token ids of the draft's output head; 0: all"
-    )
-    parser.set_defaults(controller=None)
+    add_part_options(add_pair_arguments(parser, default=DEFAULT_TARGET, title="models and their options", plan=True))
     group = parser.add_argument_group("what is measured")
-    group.add_argument("--drafter", metavar="NAME,NAME", help="drafters; auto lets the controller choose among those "
-                       "named (draft_model,lookup,auto with a draft; lookup without)")  # fmt: skip
-    group.add_argument("--gamma", default="auto", metavar="N,N", help="drafted tokens a round; auto: the controller's")
-    group.add_argument("--accept", choices=verify.names(), default="match", help="acceptance rule (match)")
+    group.add_argument("--drafter", dest="drafters", metavar="NAME,NAME", help="drafters; auto lets the controller "
+                       "choose among those named (draft_model,lookup,auto with a draft; lookup without)")  # fmt: skip
+    group.add_argument(
+        "--gamma", dest="gammas", metavar="N,N", help="drafted tokens a round; auto: the controller's (auto)"
+    )
+    group.add_argument("--accept", choices=verify.names(), help="acceptance rule (match)")
     group.add_argument("--prompts", default="built-in", metavar="FILE", help="built-in (the default), text, or JSON "
                        "lines: ours, Spec-Bench's question.jsonl, HumanEval's")  # fmt: skip
     group.add_argument("--category", metavar="NAME,NAME", help="these categories only")
@@ -38,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--temperature", default="0,1", metavar="T,T", help="temperatures (0,1)")
     group.add_argument("--max-tokens", type=int, default=128, metavar="N", help="tokens of each answer (128)")
     group.add_argument("--repeat", type=int, default=1, metavar="N", help="answers to each prompt (1)")
-    group.add_argument("--context", type=int, metavar="N", help="use at most N tokens of the model's context")
     peers = parser.add_argument_group("other engines")
     peers.add_argument("--peers", metavar="NAME,NAME", help="engines to run beside ours, each in the settings that are "
                        "fastest on other prompts: llama_cpp, openvino, transformers, economize, vllm")  # fmt: skip
@@ -79,22 +73,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported late
-    import torch
-
     from .. import drafters
     from ..bench import session, workload
     from ..bench.contenders import modes
-    from ..catalogue import resolve
     from ..core.errors import ParameterError
-    from ..runtimes.loading import load_draft, load_model
+    from ..core.threads import default_threads
+    from ..engine.build import open_draft, open_target
 
-    prior = follow_plan(args) if args.plan else None
-    set_threads(args.threads)
+    target, draft, options = options_from(args)
     for name in ("max_tokens", "repeat"):
         if getattr(args, name) < 1:
             raise ParameterError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
     temperatures = [_number(text, "--temperature", float) for text in _listed(args.temperature)]
-    gammas = [None if text == "auto" else _number(text, "--gamma", int) for text in _listed(str(args.gamma))]
+    told = args.gammas or ("auto" if options.gamma is None else str(options.gamma))
+    gammas = [None if text == "auto" else _number(text, "--gamma", int) for text in _listed(told)]
     prompts = workload.load(args.prompts, args.limit)
     if args.category:
         known = workload.categories(prompts)
@@ -102,10 +94,10 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
             if category not in known:
                 raise ParameterError(f"--category must be among {', '.join(known)}, not {category!r}")
         prompts = [prompt for prompt in prompts if prompt.category in _listed(args.category)]
-    target = args.target or DEFAULT_TARGET
-    named = _listed(args.drafter) if args.drafter else None
-    draft = args.draft
-    needs = named is None or any(name != "auto" and drafters.needs_draft(name) for name in named)
+    target = target or DEFAULT_TARGET
+    named = _listed(args.drafters) if args.drafters else list(options.drafters) or None
+    given = options.drafter_options
+    needs = named is None or any(name != "auto" and drafters.needs_draft(name, given) for name in named)
     if draft is None and needs:
         draft = catalogue_draft(target)
     if named is None:
@@ -113,30 +105,22 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
     peers = _listed(args.peers) if args.peers else []
     for peer in peers:
         modes(peer, draft is not None)  # before minutes are spent on loading
-    model = load_model(resolve(target), weights=args.weights, backend=args.backend, threads=args.threads,
-                       context=args.context)  # fmt: skip
-    drafting = None
-    if draft is not None:
-        drafting = load_draft(
-            resolve(draft), weights=args.draft_weights, backend=args.backend, threads=args.threads, head=args.draft_head
-        )
-    plan = session.Plan(
-        target=model,
-        draft=drafting,
+    experiment = session.Experiment(
+        target=open_target(target, options),
+        draft=open_draft(draft, options) if draft is not None else None,
         drafters=named,
         gammas=gammas,
-        accept=args.accept,
+        options=options,
         prompts=prompts,
         temperatures=temperatures,
         max_tokens=args.max_tokens,
         repeats=args.repeat,
-        threads=args.threads or torch.get_num_threads(),
+        threads=options.threads or default_threads().count,
         peers=peers,
         peers_folder=Path(args.peers_folder),
-        prior=prior,
     )
     say = (lambda line: None) if args.quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-    return session.run(plan, Path(args.json) if args.json else None, say)
+    return session.run(experiment, Path(args.json) if args.json else None, say)
 
 
 def _listed(text: str) -> list[str]:

@@ -16,12 +16,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._models import DEFAULT_TARGET, WEIGHTS
+from ._models import DEFAULT_TARGET, add_load_flags, add_part_options, options_from
 from ._output import check_output, write_output
 
 if TYPE_CHECKING:
     from ..bench.tuning import Found
     from ..control.pass_costs import PassCosts
+    from ..core.load_options import LoadOptions
     from ..core.types import SamplingParams
     from ..engine.engine import Engine
     from ..engine.prompts import Prompt
@@ -31,16 +32,23 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--target", default=DEFAULT_TARGET, metavar="MODEL", help=f"the target ({DEFAULT_TARGET})")
-    parser.add_argument("--draft", action="append", metavar="MODEL", help="a draft to try; repeatable (all that fit)")
-    parser.add_argument("--drafter", action="append", metavar="NAME", help="a drafter to try; repeatable (all)")
+    parser.add_argument(
+        "--draft", dest="drafts", action="append", metavar="MODEL", help="a draft to try; repeatable (all that fit)"
+    )
+    parser.add_argument(
+        "--drafter", dest="drafters", action="append", metavar="NAME", help="a drafter to try; repeatable (all)"
+    )
     parser.add_argument("--prompts", metavar="FILE", help="prompts of yours: one a line, or JSON lines with a prompt")
     parser.add_argument("--repeat", type=int, default=2, metavar="N", help="answers to each prompt (2), compared in "
                         "pairs; fewer than 6 pairs in all prove nothing")  # fmt: skip
     parser.add_argument("--tokens", type=int, default=64, metavar="N", help="tokens an answer (64)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
-    parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="the target's weights")
-    parser.add_argument("--backend", choices=("auto", "native", "torch"), default="auto", help="C kernels, or torch")
-    parser.add_argument("--threads", metavar="N[,N]", help="threads to try (all cores, and half of them)")
+    group = parser.add_argument_group("models and their options")
+    add_load_flags(group, ["weights", "draft_weights", "draft_head", "backend", "context"])
+    add_part_options(group)
+    parser.add_argument(
+        "--threads", dest="thread_counts", metavar="N[,N]", help="threads to try (all cores, and half of them)"
+    )
     parser.add_argument("--save", default="outpace-plan.json", metavar="FILE", help="the plan (outpace-plan.json)")
     parser.add_argument("--costs", action="store_true", help="print what passes cost, and stop")
     parser.add_argument("--json", action="store_true", help="print the plan to standard output")
@@ -53,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
     from ..control.pass_costs import load_pass_costs
     from ..core.errors import ParameterError
     from ..core.types import SamplingParams
-    from ..engine.build import load
-    from ..runtimes.loading import load_draft, load_model
+    from ..engine.build import load, open_draft, open_target
 
-    place, save = resolve(args.target), Path(args.save)
+    save = Path(args.save)
+    resolve(args.target)
     for name in ("tokens", "repeat"):
         if getattr(args, name) < 1:
             raise ParameterError(f"--{name} must be at least 1, not {getattr(args, name)}")
@@ -65,17 +73,20 @@ def run(args: argparse.Namespace) -> int:
             check_output("--save", file)
     params = SamplingParams(temperature=args.temperature, seed=0, max_tokens=args.tokens)
     texts = _texts(args.prompts) if args.prompts else list(tuning.PROMPTS)
-    threads = _threads(args)
-    target = load_model(place, weights=args.weights, backend=args.backend, threads=threads)
+    options = options_from(args)[2]
+    options = options.changed({"threads": _threads(args, options)})
+    target = open_target(args.target, options)
     prompts = [_prompt(target, text) for text in texts]
-    drafts = args.draft or tuning.compatible_drafts(target)
+    drafts = args.drafts or tuning.compatible_drafts(target)
     costs = {target.name: load_pass_costs(target)}
-    loaded = {name: load_draft(resolve(name), backend=args.backend, threads=threads) for name in drafts}
+    loaded = {name: open_draft(name, options) for name in drafts}
     costs |= {model.name: load_pass_costs(model) for model in loaded.values()}
     _tell(costs_table(costs))
     if args.costs:
         return 0
-    chosen = [way for way in tuning.ways(drafts) if not args.drafter or way.drafter in args.drafter]
+    chosen = [
+        way for way in tuning.ways(drafts, options.drafter_options) if not args.drafters or way.drafter in args.drafters
+    ]
     if not chosen:
         raise ParameterError("nothing to try: --drafter leaves nothing over")
     found: list[Found] = []
@@ -84,13 +95,12 @@ def run(args: argparse.Namespace) -> int:
     plain.generate(prompts[0], SamplingParams(max_tokens=4))
     for way in chosen:
         _tell(f"trying {way.label}")
-        one, engine = tuning.try_way(way, target, plain, prompts, params, args.repeat, backend=args.backend,
-                                     threads=threads)  # fmt: skip
+        one, engine = tuning.try_way(way, target, plain, prompts, params, options, args.repeat)
         found.append(one)
         if engine is not None:
             engines[way.label] = engine
     ranked = tuning.rank(found)
-    plan = tuning.plan_of(args.target, ranked, threads, weights=args.weights, backend=args.backend)
+    plan = tuning.plan_of(args.target, ranked, options)
     _tell(ranking(ranked))
     write_output("--save", save, plan.as_json())
     pictures = _pictures(ranked, plain, engines, prompts, params, costs, target, save)
@@ -133,27 +143,30 @@ def _pictures_of(save: Path) -> list[Path]:
     return [save.with_name(f"{save.stem}-{what}.svg") for what in ("speedup", "costs")]
 
 
-def _threads(args: argparse.Namespace) -> int | None:
+def _threads(args: argparse.Namespace, options: LoadOptions) -> int | None:
     """The fastest number of threads of those to try; None where it makes no difference."""
     from ..bench import tuning
-    from ..catalogue import resolve
     from ..core.errors import ParameterError
     from ..core.threads import default_threads
     from ..kernels.native import open_library
 
     cores = default_threads().count
     try:
-        counts = [int(n) for n in args.threads.split(",")] if args.threads else sorted({cores, max(1, cores // 2)})
+        counts = (
+            [int(n) for n in args.thread_counts.split(",")]
+            if args.thread_counts
+            else sorted({cores, max(1, cores // 2)})
+        )
     except ValueError:
-        raise ParameterError(f"--threads takes numbers with commas between them, not {args.threads!r}") from None
+        raise ParameterError(f"--threads takes numbers with commas between them, not {args.thread_counts!r}") from None
     if min(counts) < 1:
         raise ParameterError("--threads must be at least 1")
     if len(counts) == 1 or args.costs:
-        return counts[-1] if args.threads else None
-    if args.backend == "torch" or open_library() is None:
+        return counts[-1] if args.thread_counts else None
+    if options.backend == "torch" or open_library() is None:
         return None
     seconds = {}
-    for count, costs in tuning.thread_costs(resolve(args.target), args.weights, args.backend, counts):
+    for count, costs in tuning.thread_costs(args.target, options, counts):
         seconds[count] = costs.of(4)
         _tell(f"{count} threads: {1e3 * costs.of(1):.1f} ms a row, {1e3 * costs.of(4):.1f} ms four rows")
     return min(seconds, key=seconds.__getitem__)

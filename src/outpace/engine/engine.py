@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import secrets
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class Engine:
 
     May be shared between threads. All open requests advance together, whoever steps the engine, and with the
     ``match`` rule every one gets what it would get alone. ``drafters`` and ``rules``: what a request may name;
+    ``make_rule(name, options)``: a rule with options of a request's own;
     the first drafter and ``rule`` are the default. ``kv_bytes``: memory for keys and values in all (admission.py).
     With a ``controller``, requests that name no gamma draft as it decides, at most ``adaptive_gamma`` tokens a round.
     ``special_tokens_in_messages``: see :func:`outpace.text.chat.encode_chat`.
@@ -57,6 +58,7 @@ class Engine:
         rules: Mapping[str, Rule],
         *,
         rule: str,
+        make_rule: Callable[[str, Mapping[str, object]], Rule],
         gammas: Mapping[str, int],
         max_batch: int,
         sampler: Sampler | None = None,
@@ -72,6 +74,7 @@ class Engine:
         self.drafter_name, self.rule_name = next(iter(drafters)), rule
         self.gamma = gammas[self.drafter_name]
         self._drafters, self._rules, self._gammas = dict(drafters), dict(rules), dict(gammas)
+        self._make_rule = make_rule
         self._sampler = sampler
         self.controller, self._adaptive_gamma = controller, adaptive_gamma
         self._fixed = FixedController()
@@ -130,6 +133,7 @@ class Engine:
         gamma: int | None = None,
         drafter: str | None = None,
         accept: str | None = None,
+        rule_options: Mapping[str, object] | None = None,
         prediction: str | Sequence[int] | None = None,
         tenant: str = "",
         sample: int = 0,
@@ -139,12 +143,14 @@ class Engine:
 
         ``params`` may be what :meth:`prepare` made of them and of the ``prediction``. ``gamma``: drafted tokens a round
         for this request, 0 for plain decoding; the engine's own choice when None.
-        ``drafter``, ``accept``: names among those loaded. ``prediction``: the answer that the caller expects, a draft
-        like any other. ``tenant``: requests of different tenants share no cache and no drafts. ``sample``: numbers
-        answers to one prompt that shall differ though the seed is the same.
-        Raises ParameterError, ContextError, TemplateError.
+        ``drafter``, ``accept``: names among those loaded. ``rule_options``: of the rule, for this request alone.
+        ``prediction``: the answer that the caller expects, a draft like any other. ``tenant``: requests of different
+        tenants share no cache and no drafts. ``sample``: numbers answers to one prompt that shall differ though the
+        seed is the same. Raises ParameterError, ContextError, TemplateError.
         """
-        return self._submit(self._open(prompt, params, gamma, drafter, accept, prediction, tenant, sample))
+        return self._submit(
+            self._open(prompt, params, gamma, drafter, accept, rule_options, prediction, tenant, sample)
+        )
 
     def _submit(self, opened: OpenRequest) -> Stream:
         self.scheduler.submit(opened)
@@ -225,6 +231,7 @@ class Engine:
         gamma: int | None = None,
         drafter: str | None = None,
         accept: str | None = None,
+        rule_options: Mapping[str, object] | None = None,
         prediction: str | Sequence[int] | None = None,
         tenant: str = "",
         sample: int = 0,
@@ -241,6 +248,7 @@ class Engine:
         name, rule = drafter or self.drafter_name, accept or self.rule_name
         _check_loaded("drafter", name, self._drafters)
         _check_loaded("accept", rule, self._rules)
+        acceptance = self._rules[rule] if rule_options is None else self._make_rule(rule, rule_options)
         context = self.target.runtime.context
         ids = self.encode(prompt, most=context)
         limit = context if params.max_tokens is None else min(context, len(ids) + params.max_tokens)
@@ -268,7 +276,7 @@ class Engine:
                 drafters=self._drafters if adaptive and drafter is None else {name: self._drafters[name]},
                 drafter_name=name,
             ),
-            rule=self._rules[rule],
+            rule=acceptance,
         )
         report = session.report
         report.drafter, report.rule = name if session.draft.gamma else "none", rule

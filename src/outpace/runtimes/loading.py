@@ -18,6 +18,7 @@ from tqdm import tqdm
 from ..catalogue import name_of
 from ..core.errors import ModelError, ParameterError
 from ..core.fork import check_process
+from ..core.load_options import BACKENDS, WEIGHTS
 from ..core.protocols import Runtime
 from ..core.threads import default_threads
 from ..families.config import DecoderConfig
@@ -26,13 +27,10 @@ from ..families.table import check_tensors
 from ..files.checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from ..kernels.native import missing_notice, open_library
 from ..text.tokenizer import Tokenizer
-from .native import WEIGHTS as NATIVE_WEIGHTS
 from .native import NativeRuntime
 from .torch_decoder import Decoder
 from .torch_runtime import TorchRuntime
 
-WEIGHTS = ("auto", *NATIVE_WEIGHTS)
-BACKENDS = ("auto", "native", "torch")
 MOST, MOST_LAYERS = 1 << 28, 10_000  # sizes beyond these are a damaged file, and would be believed at great cost
 HEAD_IDS = 65536  # token ids that a draft's output head keeps of a vocabulary twice as large
 BIG = 200_000_000  # parameters from which "auto" halves the bytes a pass reads

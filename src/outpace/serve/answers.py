@@ -22,7 +22,7 @@ from .bodies import (
     TextLogprobs,
     Usage,
 )
-from .plan import Plan
+from .plan import AnswerPlan
 from .tools import CallReader
 from .worker import Update, live_of
 
@@ -96,7 +96,7 @@ def text_logprobs(scored: Sequence[Scored], offsets: list[int], with_top: bool, 
 class Answers:
     """The results of a request as they come in, and what they sum up to."""
 
-    plan: Plan
+    plan: AnswerPlan
     plain_tokens_per_second: float | None
     timeout: float
     cut: bool = False  # time ran out before some answer's own end

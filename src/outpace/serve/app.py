@@ -20,7 +20,7 @@ from .guard import Guard
 from .metrics import CONTENT_TYPE, Counted, Metrics
 from .page import load_page
 from .places import SMALL_BODY, Admission, Place, Places
-from .plan import Plan, plan_chat, plan_completion
+from .plan import AnswerPlan, plan_chat, plan_completion
 from .requests import ChatRequest, CompletionRequest
 from .respond import respond
 from .settings import Settings
@@ -150,8 +150,8 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
 
 
 async def _read(
-    request: Request, plan: Callable[[Engine, Body, str], Plan], engine: Engine, body: Body, answers: int
-) -> Plan:
+    request: Request, plan: Callable[[Engine, Body, str], AnswerPlan], engine: Engine, body: Body, answers: int
+) -> AnswerPlan:
     """What a request asks for, worked out beside the event loop once it has places for its answers."""
     state = request.app.state
     place: Place = request.state.place

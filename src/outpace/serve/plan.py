@@ -31,7 +31,7 @@ SAFE_INTEGER = 53  # bits of a whole number that every JSON reader keeps
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedAnswer:
     """One answer: arguments of ``engine.open``."""
 
     prompt: list[int]
@@ -41,17 +41,17 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AnswerPlan:
     """All answers of a request, in the order of their indices. ``field``: where its prompt stands in the body;
     ``calls``: whether functions are offered; ``predicted``: tokens of the prediction."""
 
-    answers: list[Wanted]
+    answers: list[WantedAnswer]
     field: str
     predicted: int
     calls: bool = False
 
 
-def plan_chat(engine: Engine, body: ChatRequest, tenant: str) -> Plan:
+def plan_chat(engine: Engine, body: ChatRequest, tenant: str) -> AnswerPlan:
     """Raises ApiError, ParameterError, ContextError, TemplateError."""
     template = engine.target.chat_template
     tools = None
@@ -67,7 +67,7 @@ def plan_chat(engine: Engine, body: ChatRequest, tenant: str) -> Plan:
     return replace(plan, calls=tools is not None)
 
 
-def plan_completion(engine: Engine, body: CompletionRequest, tenant: str) -> Plan:
+def plan_completion(engine: Engine, body: CompletionRequest, tenant: str) -> AnswerPlan:
     """Raises ApiError, ParameterError, ContextError."""
     try:
         prompts = [_encode(engine, prompt, "prompt") for prompt in body.prompts]
@@ -85,7 +85,7 @@ def _encode(engine: Engine, prompt: Prompt, field: str, tools: list[dict[str, An
 
 def _plan(
     engine: Engine, body: ChatRequest | CompletionRequest, prompts: Sequence[list[int]], field: str, tenant: str
-) -> Plan:
+) -> AnswerPlan:
     params = _params(body, engine.target.tokenizer.size)
     wish = body.speculation
     for name, value, known in (("drafter", wish.drafter, engine.drafters), ("accept", wish.accept, engine.rules)):
@@ -93,7 +93,7 @@ def _plan(
             message = f"{name} must be one of {', '.join(known)}, which were loaded, not {value!r}"
             raise ApiError(400, message, param=f"outpace.{name}", code="invalid_value")
     options: dict[str, Any] = {"tenant": tenant, "gamma": 0 if wish.off else wish.gamma, "drafter": wish.drafter,
-                               "accept": wish.accept}  # fmt: skip
+                               "accept": wish.accept, "rule_options": wish.rule_options}  # fmt: skip
     content = None
     if body.prediction is not None:
         content, context = _text(body.prediction.content), engine.target.runtime.context
@@ -102,11 +102,11 @@ def _plan(
                            param="prediction", code="invalid_value")  # fmt: skip
     prepared = engine.prepare(params, content)
     answers = [
-        Wanted(prompt, prepared, {**options, "sample": sample}, sample == 0)
+        WantedAnswer(prompt, prepared, {**options, "sample": sample}, sample == 0)
         for prompt in prompts
         for sample in range(body.samples)
     ]
-    return Plan(answers, field, len(prepared.prediction))
+    return AnswerPlan(answers, field, len(prepared.prediction))
 
 
 def _params(body: ChatRequest | CompletionRequest, vocabulary: int) -> SamplingParams:

@@ -31,6 +31,7 @@ class Speculate(Body):
     drafter: Name | None = Field(default=None, description="one of those the server was started with")
     gamma: Annotated[int, Field(ge=0, le=256)] | None = Field(default=None, description="most drafts a round")
     accept: Name | None = Field(default=None, description="acceptance rule")
+    rule_options: dict[Name, bool | int | float | str] | None = Field(default=None, description="options of that rule")
     off: bool = Field(default=False, description="plain decoding")
     show: bool = Field(default=False, description="with stream: say of each token how it came")
 

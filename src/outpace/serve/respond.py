@@ -19,7 +19,7 @@ from ..engine.stream import Result
 from .answers import Answers
 from .errors import ApiError, from_exception, too_long
 from .metrics import Metrics, Stopwatch
-from .plan import Plan
+from .plan import AnswerPlan
 from .requests import ChatRequest, CompletionRequest
 from .worker import Job, Update, Worker
 
@@ -41,7 +41,7 @@ class Format(Protocol):
 async def respond(
     request: Request,
     body: ChatRequest | CompletionRequest,
-    plan: Plan,
+    plan: AnswerPlan,
     make_format: Callable[[Job], Awaitable[Any]],
     *,
     worker: Worker,

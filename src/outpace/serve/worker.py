@@ -20,7 +20,7 @@ from ..engine.stream import Event, Result, Stream
 from .bodies import Live
 from .errors import ApiError
 from .places import Place
-from .plan import Plan
+from .plan import AnswerPlan
 
 logger = logging.getLogger("outpace")
 
@@ -44,7 +44,7 @@ class Job:
     """The answers of one HTTP request. Made by :meth:`Worker.open`; whoever made it calls :meth:`Worker.close`.
     A reader that lags behind holds up nobody: its answers run to their ends, and free their ``place`` there."""
 
-    plan: Plan
+    plan: AnswerPlan
     show: bool
     place: Place
     updates: asyncio.Queue[Update | Exception] = field(default_factory=asyncio.Queue)
@@ -121,7 +121,7 @@ class Worker:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    async def submit(self, plan: Plan, show: bool, place: Place) -> Job:
+    async def submit(self, plan: AnswerPlan, show: bool, place: Place) -> Job:
         """Queue a request's answers, for which it has its ``place``. Raises what the engine refuses."""
         job = Job(plan, show, place)
         job.timer = self._loop.call_later(self.timeout, setattr, job, "expired", True)
