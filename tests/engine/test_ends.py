@@ -3,17 +3,10 @@
 import dataclasses
 
 import pytest
+from tests.helpers.requests import CODE, DRAFTERS, GREEDY, plain
 from tests.helpers.shipped import new_engine, shared_engine
 
-from outpace import Result, SamplingParams
-
-CODE = "def read(path):\n    with open(path) as f:\n        return"
-GREEDY = SamplingParams(max_tokens=20)
-DRAFTERS = ["draft_model", "lookup", "own"]
-
-
-def plain(prompt, params=GREEDY) -> Result:
-    return shared_engine("none").generate(prompt, params)
+from outpace import SamplingParams
 
 
 @pytest.mark.parametrize("gamma", [1, 4, 16])

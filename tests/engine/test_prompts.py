@@ -4,24 +4,12 @@ import dataclasses
 
 import pytest
 import torch
+from tests.helpers.requests import CODE, DRAFTERS, GREEDY, ids, plain
 from tests.helpers.shipped import model, new_engine, open_slots, shared_engine
 
-from outpace import Result, SamplingParams
+from outpace import SamplingParams
 from outpace.core.errors import ContextError, ParameterError, TemplateError
 from outpace.engine.build import load
-
-CODE = "def read(path):\n    with open(path) as f:\n        return"
-GREEDY = SamplingParams(max_tokens=20)
-DRAFTERS = ["draft_model", "lookup", "own"]
-
-
-def ids(count: int) -> list[int]:
-    """A prompt of that many tokens."""
-    return [(200 + 7 * i) % 1024 for i in range(count)]
-
-
-def plain(prompt, params=GREEDY) -> Result:
-    return shared_engine("none").generate(prompt, params)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -3,16 +3,13 @@
 import json
 
 import pytest
+from tests.helpers.requests import CODE, DRAFTERS, GREEDY
 from tests.helpers.shipped import new_engine
 
 import outpace
 from outpace import SamplingParams
 from outpace.core.types import RoundSeconds
 from outpace.engine.explain import explain
-
-CODE = "def read(path):\n    with open(path) as f:\n        return"
-GREEDY = SamplingParams(max_tokens=20)
-DRAFTERS = ["draft_model", "lookup", "own"]
 
 
 @pytest.mark.parametrize("accept", ["match", "ratio"])

@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from tests.helpers.requests import CODE
 from tests.helpers.shipped import shared_engine
 
 from outpace import SamplingParams
 
-CODE = "def read(path):\n    with open(path) as f:\n        return"
 SAMPLED = SamplingParams(temperature=1.0, seed=42, max_tokens=20)
 
 

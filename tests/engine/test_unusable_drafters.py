@@ -3,23 +3,12 @@
 import dataclasses
 
 import pytest
-from tests.helpers.shipped import model, new_engine, open_slots, shared_engine
+from tests.helpers.requests import CODE, GREEDY, ids, plain
+from tests.helpers.shipped import model, new_engine, open_slots
 
-from outpace import Result, SamplingParams
+from outpace import SamplingParams
 from outpace.core.errors import DrafterError, ParameterError, VocabularyError
 from outpace.engine.build import load
-
-CODE = "def read(path):\n    with open(path) as f:\n        return"
-GREEDY = SamplingParams(max_tokens=20)
-
-
-def ids(count: int) -> list[int]:
-    """A prompt of that many tokens."""
-    return [(200 + 7 * i) % 1024 for i in range(count)]
-
-
-def plain(prompt, params=GREEDY) -> Result:
-    return shared_engine("none").generate(prompt, params)
 
 
 def test_drafter_that_raises_leaves_plain_decoding_and_one_warning(monkeypatch):
