@@ -1,4 +1,4 @@
-"""Cached beginnings: what ended requests leave behind for those that begin alike."""
+"""The prefix cache: what ended requests leave behind for those whose texts begin alike."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from .cache import KVCache
 
-_SHORTEST = 16  # tokens in common from which a copy is worth making
-_MOST = 256  # entries: each request is compared with all of them
+_SHORTEST = 16  # tokens in common from which a copy is worth making; chosen by hand
+_MOST = 256  # entries: each request is compared with all of them (docs/log.md, 2026-11-30)
 
 
 def shared_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -174,8 +174,8 @@ class Rule(Protocol):
     def verify(
         self, proposal: Proposal, distributions: Sequence[Distribution], rng: RandomSource, base: int
     ) -> Verdict:
-        """Decide how much of the proposal stands. ``distributions[0]`` is the target's distribution after the pending
-        token, ``distributions[i + 1]`` after node ``i``."""
+        """Decide how much of the proposal is accepted. ``distributions[0]`` is the target's distribution after the
+        pending token, ``distributions[i + 1]`` after node ``i``."""
 
 
 class Drafter(Protocol):
@@ -188,15 +188,15 @@ class Drafter(Protocol):
     needs: Sequence[str]  # features of the target that read() and observe() want
 
     def begin(self, session: Session) -> int | None:
-        """A session was admitted; its prompt is not read yet. Must be cheap: drafters catch up when they propose.
-        Returns how many tokens of the prompt it has to read no more, where there are any."""
+        """A session was admitted, before its prefill. Must be cheap: drafters catch up when they propose.
+        Returns how many tokens of the prompt it has cached already, where there are any."""
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         """One proposal a session, of at most its budget of nodes. Every token drawn is submitted."""
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         """What became of the proposals; ``session.tokens`` already holds the committed tokens. ``seen``
-        has each session's own rows: the pending token's first, then every node's, refused ones too.
+        has each session's own rows: the pending token's first, then every node's, rejected ones too.
         Where another drafter was at work, the accepted tokens look like a chain proposed by this one."""
 
     def end(self, session: Session) -> None: ...

@@ -10,7 +10,7 @@ from .types import Distribution, Proposal
 
 @dataclass
 class DraftRecord:
-    """The nodes that were drawn, and those chosen before a draw, in the order of their node numbers.
+    """The nodes that were drawn, and those chosen before a draw, by node number.
 
     A drawn token must be tested at the node where it was drawn, whatever happens afterwards: a draft that is dropped
     depending on what was drawn changes the output distribution of ``ratio`` and ``block``. So a draw is recorded when

@@ -14,10 +14,10 @@ class Report:
     charges the tokens before the cut.
 
     ``target_passes``: verification passes (prefill apart). ``drafted``: tokens proposed; ``tested``:
-    drafted tokens compared with the target; ``accepted``: those that stood and were emitted. ``draft_passes``: passes
-    of a draft model, reading apart; one may say several tokens. ``rows``: how many of the target passes had so many
+    drafted tokens compared with the target; ``accepted``: those accepted and emitted. ``draft_passes``: passes
+    of a draft model, prefill apart; one may propose several tokens. ``rows``: how many of the target passes had so many
     rows, of those that no other request shared.
-    ``prompt_cached``: prompt tokens that an earlier request had already read. Seconds are wall time: a pass
+    ``prompt_cached``: prompt tokens found in the prefix cache. Seconds are wall time: a pass
     is shared out among the sessions of a batch by their rows, the rest evenly.
     """
 
@@ -78,7 +78,7 @@ class Report:
 
     @property
     def seconds_decode(self) -> float:
-        """Seconds after the prompt was read."""
+        """Seconds after the prefill."""
         return self.seconds_draft + self.seconds_target + self.seconds_sample + self.seconds_other
 
     @property
