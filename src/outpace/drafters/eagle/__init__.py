@@ -1,10 +1,10 @@
 """A small network continues the target's own features, and drafts a tree (EAGLE: Li et al., arXiv 2401.15077;
 EAGLE-2: 2406.16858; EAGLE-3: 2503.01840).
 
-The draft's row i has token i + 1 and the target's features of row i, and drafts token i + 2. The rows of the text are in
-a cache of its own. A round's tree is grown behind them, with drafted states in the place of features, and dropped again.
-The tree is dynamic: each level expands the nodes that are most likely to be accepted, and the best nodes under the row
-budget are proposed. See net.py for the checkpoints.
+The draft's row i has token i + 1 and the target's features of row i, and drafts token i + 2. The rows of the text are
+in a cache of its own. A round's tree is grown behind them, with drafted states in the place of features, and dropped
+again. The tree is dynamic: each level expands the nodes that are most likely to be accepted, and the best nodes under
+the row budget are proposed. See net.py for the checkpoints.
 """
 
 from __future__ import annotations
