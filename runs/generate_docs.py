@@ -85,7 +85,7 @@ def _group(group: argparse._ArgumentGroup) -> list[str]:
     return parts
 
 
-def _options(options: list[Option]) -> str:
+def _listed(options: list[Option]) -> str:
     return ", ".join(f"`{option.name}` {option.default!r}" for option in options)
 
 
@@ -93,7 +93,7 @@ def _drafters() -> str:
     rows = [("drafter", "what it does", "draft model", "options")]
     for name in drafters.names():
         module = drafters.module(name)
-        options = _options(options_of(module.Config))
+        options = _listed(options_of(module.Config))
         rows.append((f"`{name}`", _first(module.__doc__), "yes" if drafters.needs_draft(name) else "no", options))
     return markdown(rows)
 
@@ -108,7 +108,7 @@ def _rules() -> str:
                 _first(module.__doc__),
                 "yes" if rule.LOSSLESS else "no",
                 "yes" if rule.TREES else "no",
-                _options(verify.options(name)),
+                _listed(verify.options(name)),
             )
         )
     return markdown(rows)

@@ -19,7 +19,7 @@ from ..core.types import Forward, Proposal, Verdict
 from ..text.pairing import Encoder, TextOf
 from .common.other_text import OtherDraft, open_draft
 
-_STEPS = 2  # tokens of the draft for one of the target's, at most
+_STEPS = 2  # tokens of the draft for one of the target's, at most; chosen by hand
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from ...core.prefix_cache import CacheUser, PrefixCache
 from ...core.protocols import Runtime, Session
 from ...core.types import Chunk
 
-PREFILL_ROWS = 256  # rows a pass
-CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
+PREFILL_ROWS = 256  # rows a pass; chosen by hand
+CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along; chosen by hand
 
 
 class TextCache:

@@ -22,7 +22,7 @@ from ..common.tree import Tree, grow
 from . import Config
 from .net import EagleNet, build
 
-_READ_ROWS = 256  # rows a pass while the draft reads the text
+_READ_ROWS = 256  # rows a pass over the text; chosen by hand
 
 
 @dataclass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 
-_CLIMB = 64  # ever shorter suffixes that learn of a new occurrence, a token: only a text in a loop has more
+_CLIMB = 64  # shorter suffixes that learn of a new occurrence, per token; chosen by hand: only a loop has more
 
 
 class SuffixText:
