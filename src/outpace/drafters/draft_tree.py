@@ -112,7 +112,7 @@ class DraftTree:
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
     def cache_users(self) -> list[CacheUser]:
-        return [self._text.share]
+        return [self._text.cache_user]
 
     def end(self, session: Session) -> None:
         slot = self._slots.pop(session.id, None)

@@ -70,7 +70,7 @@ class OtherDraft:
     def __init__(self, runtime: Runtime, target: Tokenizer, draft: Tokenizer) -> None:
         self.runtime, self.target, self.draft = runtime, target, draft
         self.cache = runtime.new_cache()
-        self.share = CacheUser(PrefixCache(self.cache, 0), self._entries)
+        self.cache_user = CacheUser(PrefixCache(self.cache, 0), self._entries)
         self.states: dict[int, _State] = {}
 
     def _entries(self, tokens: int) -> int:

@@ -23,7 +23,7 @@ class TextCache:
         self._runtime, self._spare = runtime, spare
         self.cache: KVCache = runtime.new_cache()
         self._prefix_cache = PrefixCache(self.cache, prefix_bytes)
-        self.share = CacheUser(self._prefix_cache, self._entries)
+        self.cache_user = CacheUser(self._prefix_cache, self._entries)
 
     def _entries(self, tokens: int) -> int:
         return max(1, min(tokens, self._runtime.context)) + self._spare

@@ -64,11 +64,11 @@ class Eagle:
         self._net, self._vocab_size, self._depth, self._width, self._trees = net, vocab_size, depth, width, trees
         config = net.config
         self._cache = KVCache(1, config.kv_heads, config.head_dim, net.dtype)
-        self._share = CacheUser(PrefixCache(self._cache, 0), self._entries)
+        self._cache_user = CacheUser(PrefixCache(self._cache, 0), self._entries)
         self._states: dict[int, _State] = {}
 
     def cache_users(self) -> list[CacheUser]:
-        return [self._share]
+        return [self._cache_user]
 
     def _entries(self, tokens: int) -> int:
         return tokens + self._width * self._depth
