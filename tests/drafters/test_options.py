@@ -38,7 +38,7 @@ def test_a_hybrids_members_get_their_own_options():
         ({"lookup": {"min_match": True}}, "type int for 'min_match', not True"),
         ({"lookup": {"corpus": 1}}, "type str for 'corpus', not 1"),
         ({"draft_model": {"lookup": 1}}, "drafter 'draft_model' takes a value of type bool for 'lookup', not 1"),
-        ({"recycle": {"top": 2}}, "options for the drafter 'recycle', but lookup, draft_model drafts"),
+        ({"recycle": {"top": 2}}, "top belongs to the drafter 'recycle', but lookup, draft_model is used"),
         ({"nobody": {"top": 2}}, "drafter must be one of .*lookup.*, not 'nobody'"),
         ({"lookup": {"options": {}}}, "has no option 'options'"),
     ],
