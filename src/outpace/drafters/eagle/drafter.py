@@ -19,7 +19,6 @@ from ...runtimes.torch_decoder import Span, attention, rotation
 from ...runtimes.torch_runtime import attention_mask
 from ..common.heads import folder, read_heads, target_matrix
 from ..common.tree import Tree, grow
-from . import Config
 from .net import EagleNet, build
 
 _READ_ROWS = 256  # rows a pass over the text; chosen by hand
@@ -195,9 +194,9 @@ class Eagle:
             self._cache.close(state.slot)
 
 
-def create(config: Config, parts: Parts) -> Drafter:
+def create(heads: str, depth: int, width: int, parts: Parts) -> Drafter:
     model = parts.target_model
-    path = folder(config.heads, "eagle", model)
+    path = folder(heads, "eagle", model)
     settings, tensors = read_heads(path)
     net = build(
         settings,
@@ -209,9 +208,9 @@ def create(config: Config, parts: Parts) -> Drafter:
         output=lambda: target_matrix(model, "head", str(path)),
     )
     if model is not None:
-        width = model.config.hidden * len(net.taps)
+        features = model.config.hidden * len(net.taps)
         wanted = net.fc.weight.shape[1] if net.third else net.config.hidden
-        if wanted != width:
-            raise ModelError(f"{path}: a network over features of {wanted} values, but the target's have {width}")
+        if wanted != features:
+            raise ModelError(f"{path}: a network over features of {wanted} values, but the target's have {features}")
     trees = parts.target is None or parts.target.capabilities().trees
-    return Eagle(net, parts.vocab_size, config.depth, config.width, trees)
+    return Eagle(net, parts.vocab_size, depth, width, trees)
