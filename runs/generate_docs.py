@@ -13,7 +13,7 @@ from pathlib import Path
 from outpace import commands, drafters, verify
 from outpace.bench.tables import markdown
 from outpace.catalogue import catalogue, drafts_for
-from outpace.core.options import options_of
+from outpace.core.options import Option, options_of
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -85,21 +85,31 @@ def _group(group: argparse._ArgumentGroup) -> list[str]:
     return parts
 
 
+def _listed(options: list[Option]) -> str:
+    return ", ".join(f"`{option.name}` {option.default!r}" for option in options)
+
+
 def _drafters() -> str:
     rows = [("drafter", "what it does", "draft model", "options")]
     for name in drafters.names():
         module = drafters.module(name)
-        options = ", ".join(f"`{f.name}` {f.default!r}" for f in options_of(module.Config))
+        options = _listed(options_of(module.Config))
         rows.append((f"`{name}`", _first(module.__doc__), "yes" if drafters.needs_draft(name) else "no", options))
     return markdown(rows)
 
 
 def _rules() -> str:
-    rows = [("rule", "what it does", "lossless", "trees")]
+    rows = [("rule", "what it does", "lossless", "trees", "options")]
     for name in verify.names():
         module, rule = verify.module(name), verify.rule(name)
         rows.append(
-            (f"`{name}`", _first(module.__doc__), "yes" if rule.LOSSLESS else "no", "yes" if rule.TREES else "no")
+            (
+                f"`{name}`",
+                _first(module.__doc__),
+                "yes" if rule.LOSSLESS else "no",
+                "yes" if rule.TREES else "no",
+                _listed(verify.options(name)),
+            )
         )
     return markdown(rows)
 

@@ -12,7 +12,7 @@ TINY = ["bench", "--target", "tiny", "--draft", "tiny-draft", "--threads", "1", 
 
 def test_measures_writes_and_draws_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs, html, page = (str(tmp_path / name) for name in ("runs.json", "report.html", "page.md"))
-    options = ["--category", "chat", "--limit", "1", "--temperature", "0", "--drafter", "draft_model", "--gamma", "2"]
+    flags = ["--category", "chat", "--limit", "1", "--temperature", "0", "--drafter", "draft_model", "--gamma", "2"]
     assert cli.main([*TINY, *options, "--json", runs, "--html", html]) == 0
     table = capsys.readouterr().out
     assert "draft_model 2" in table and "read bandwidth" in table and "sha256" in table
@@ -50,8 +50,8 @@ def test_follows_a_plan_of_tune(tmp_path: Path, capsys: pytest.CaptureFixture[st
         '{"target": "tiny", "draft": "tiny-draft", "options": {"drafter": ["draft_model"], "gamma": 2}}',
         encoding="utf-8",
     )
-    options = ["--category", "chat", "--limit", "1", "--temperature", "0", "--max-tokens", "8", "--threads", "1"]
-    assert cli.main(["bench", "--plan", str(plan), *options, "--quiet"]) == 0
+    flags = ["--category", "chat", "--limit", "1", "--temperature", "0", "--max-tokens", "8", "--threads", "1"]
+    assert cli.main(["bench", "--plan", str(plan), *flags, "--quiet"]) == 0
     assert "draft_model 2" in capsys.readouterr().out
     assert cli.main(["bench", "--plan", str(plan), "--target", "other"]) == 1
     assert "a plan for tiny" in capsys.readouterr().err

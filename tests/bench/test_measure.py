@@ -53,7 +53,8 @@ def empty() -> Measurement:
 def plan(**changes: object) -> session.Experiment:
     model, draft = load_model(resolve("tiny"), threads=1), load_draft(resolve("tiny-draft"), threads=1)
     found = {"target": model, "draft": draft, "drafters": ["draft_model", "lookup"], "gammas": [3],
-             "options": LoadOptions(), "prompts": PROMPTS, "temperatures": [0.0, 1.0], "max_tokens": 24, "repeats": 1, "threads": 1}  # fmt: skip
+             "options": LoadOptions(), "prompts": PROMPTS,
+             "temperatures": [0.0, 1.0], "max_tokens": 24, "repeats": 1, "threads": 1}  # fmt: skip
     return session.Experiment(**(found | changes))  # type: ignore[arg-type]
 
 

@@ -183,7 +183,7 @@ def test_comparison_says_where_answers_differ():
         (["--draft", "/nowhere/model.gguf"], "'/nowhere/model.gguf' is neither"),
         (["--draft", "tiny-draft", "--drafter", "lookup"], "'lookup' takes no draft model"),
         (["--draft", "tiny-draft", "--drafter", "none"], "'none' takes no draft model"),
-        (["--drafter", "draft_model", "--lookup-min-match", "2"], "--lookup-min-match belongs to the drafter 'lookup'"),
+        (["--drafter", "draft_model", "--lookup-min-match", "2"], "min_match belongs to the drafter 'lookup'"),
         (["--drafter", "lookup", "--lookup-min-match", "0"], "min_match must be at least 1"),
         (["--temperature", "-1"], "temperature must lie in"),
         (["--temperature", "nan"], "temperature must lie in"),

@@ -30,6 +30,14 @@ def naive(text: list[int], wanted: list[int]) -> tuple[int, int]:
     return 0, 0
 
 
+def test_the_worked_example():
+    text = grown([5, 6, 7, 5, 6])
+    assert (text.matched, text.place, text.tokens[text.place :]) == (2, 2, [7, 5, 6])
+    for token, expected in ((7, (3, 3)), (9, (0, 0))):
+        text = grown([5, 6, 7, 5, 6, token])
+        assert (text.matched, text.place if text.matched else 0) == expected
+
+
 @given(texts)
 def test_longest_suffix_and_latest_place(tokens):
     text = SuffixText()

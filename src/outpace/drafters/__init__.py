@@ -58,10 +58,10 @@ def configure(names: Sequence[str], options: Options, gamma: int | None = None) 
             config = replace(config, options={one: options[one] for one in members if one in options})  # type: ignore[type-var]
             used |= set(members)
         configs[name] = config
-    for name in options:
+    for name, values in options.items():
         if name not in used:
             module(name)  # an unknown one has an error of its own
-            raise ParameterError(f"there are options for the drafter {name!r}, but {', '.join(names)} drafts")
+            raise ParameterError(f"{', '.join(values)} belongs to the drafter {name!r}, but {', '.join(names)} is used")
     return configs
 
 

@@ -98,7 +98,7 @@ class DraftModel:
             state.base = len(session.tokens)  # a round that did not draft has nothing to roll back
 
     def cache_users(self) -> list[CacheUser]:
-        return [self._text.share]
+        return [self._text.cache_user]
 
     def end(self, session: Session) -> None:
         state = self._states.pop(session.id, None)

@@ -1,9 +1,9 @@
 """A smaller model of the same vocabulary drafts a tree: several tokens where one may be rejected (SpecInfer, Miao et
-al., arXiv 2305.09781; grown as in EAGLE-2, 2406.16858, section 4). See common/tree.py for what is chosen and what is
-drawn.
+al., arXiv 2305.09781; grown as in EAGLE-2, 2406.16858, section 4).
 
-With ``width`` 1 only the likeliest path is expanded, at the price of a chain, and its alternatives are leaves beside
-it. With more, a level's pass runs all expanded nodes anew, since a cached row cannot be hidden from its cousins.
+See common/tree.py for what is chosen and what is drawn. With ``width`` 1 only the likeliest path is expanded, at the
+price of a chain, and its alternatives are leaves beside it. With more, a level's pass runs all expanded nodes anew,
+since a cached row cannot be hidden from its cousins.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class DraftTree:
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
     def cache_users(self) -> list[CacheUser]:
-        return [self._text.share]
+        return [self._text.cache_user]
 
     def end(self, session: Session) -> None:
         slot = self._slots.pop(session.id, None)

@@ -24,7 +24,7 @@ _JOINS = ("extend", "beside")
 
 @dataclass(frozen=True)
 class Config:
-    gamma: int = 15  # nodes of the tree, at most; each member adds no more than its own default gamma
+    gamma: int = 15  # nodes of the tree, at most; each member adds no more than its own gamma
     members: str = "lookup,draft_model"  # drafters, in the order in which they draft
     join: str = "extend"  # where later members go on: "extend" or "beside"
     options: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # the members' own, by member

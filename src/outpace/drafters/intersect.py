@@ -67,7 +67,7 @@ class Intersect:
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
     def cache_users(self) -> list[CacheUser]:
-        return [self._draft.share]
+        return [self._draft.cache_user]
 
     def end(self, session: Session) -> None:
         self._draft.end(session)

@@ -17,7 +17,7 @@ from ..runtimes.loading import HEAD_IDS, LoadedModel, kept_head
 from ..runtimes.native import KV_DTYPES, NativeRuntime
 from .common.own_cache import OwnCacheDraft
 
-_LEAST_BITS = 7.0  # a weight: from here on, 4 bits (5 with their scales) are worth a second copy
+_LEAST_BITS = 7.0  # a weight: from here on, 4 bits (5 with their scales) are worth a second copy; chosen by hand
 
 
 @dataclass(frozen=True)

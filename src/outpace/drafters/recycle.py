@@ -45,10 +45,8 @@ class Config:
 
 
 def template(size: int, chances: Sequence[float], stop_below: float = 0.0) -> list[tuple[int, int, float]]:
-    """The ``size`` likeliest nodes of a tree where ``chances[r]`` is P(accepted) of the child of rank r, likeliest
-    first: of each its parent (-1: the pending token), its rank, and the chance of the path down to it, ``stop_below``
-    or more.
-    """
+    """The ``size`` likeliest nodes of a tree where ``chances[r]`` is P(accepted) of a child of rank r, best first. Of
+    each: its parent (-1: the pending token), its rank, and P(accepted) of its path, ``stop_below`` or more."""
     nodes: list[tuple[int, int, float]] = []
     waiting = [(-chance, -1, rank) for rank, chance in enumerate(chances)]  # minus the chance of the path
     heapq.heapify(waiting)

@@ -19,7 +19,7 @@ from ..core.types import Forward, Proposal, Verdict
 from ..text.pairing import Encoder, TextOf
 from .common.other_text import OtherDraft, open_draft
 
-_STEPS = 2  # tokens of the draft for one of the target's, at most
+_STEPS = 2  # tokens of the draft for one of the target's, at most; chosen by hand
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Reencode:
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         rows = [self._draft.catch_up(s) if budget > 0 else [] for s, budget in zip(sessions, budgets, strict=True)]
         decoders = [TextOf(self._draft.draft) for _ in sessions]
-        texts, stands = [""] * len(sessions), [1.0] * len(sessions)
+        texts, chances = [""] * len(sessions), [1.0] * len(sessions)
         tokens: list[list[int]] = [[] for _ in sessions]
         active = [i for i, ids in enumerate(rows) if ids]
         step = 0
@@ -56,9 +56,9 @@ class Reencode:
                 texts[i] += decoders[i].push(token)
                 tokens[i] = self._encoder.go_on(texts[i])
                 if session.draft.stop_below > 0:
-                    stands[i] *= float(torch.softmax(row, dim=-1)[token])
+                    chances[i] *= float(torch.softmax(row, dim=-1)[token])
                 enough = (
-                    len(tokens[i]) >= budgets[i] or step >= _STEPS * budgets[i] or stands[i] < session.draft.stop_below
+                    len(tokens[i]) >= budgets[i] or step >= _STEPS * budgets[i] or chances[i] < session.draft.stop_below
                 )
                 if not enough and token not in self._draft.draft.special_ids and self._draft.room(session):
                     going.append(i)
@@ -68,7 +68,7 @@ class Reencode:
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None: ...
 
     def cache_users(self) -> list[CacheUser]:
-        return [self._draft.share]
+        return [self._draft.cache_user]
 
     def end(self, session: Session) -> None:
         self._draft.end(session)

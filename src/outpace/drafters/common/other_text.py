@@ -16,8 +16,8 @@ from ...text.pairing import Encoder, TextOf, seam
 from ...text.tokenizer import Tokenizer
 from .text_cache import CATCH_UP_ROWS, PREFILL_ROWS
 
-_LONGEST, _MARGIN = 256, 32  # characters encoded anew each time, and how far a seam stays from their end
-_ROOM = 4  # tokens of the draft that one of the target's may take
+_LONGEST, _MARGIN = 256, 32  # characters encoded anew each time; of these, behind a seam; chosen by hand
+_ROOM = 4  # tokens of the draft that one of the target's may take; chosen by hand
 
 
 class DraftText:
@@ -70,7 +70,7 @@ class OtherDraft:
     def __init__(self, runtime: Runtime, target: Tokenizer, draft: Tokenizer) -> None:
         self.runtime, self.target, self.draft = runtime, target, draft
         self.cache = runtime.new_cache()
-        self.share = CacheUser(PrefixCache(self.cache, 0), self._entries)
+        self.cache_user = CacheUser(PrefixCache(self.cache, 0), self._entries)
         self.states: dict[int, _State] = {}
 
     def _entries(self, tokens: int) -> int:

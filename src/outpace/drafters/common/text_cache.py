@@ -10,8 +10,8 @@ from ...core.prefix_cache import CacheUser, PrefixCache
 from ...core.protocols import Runtime, Session
 from ...core.types import Chunk
 
-PREFILL_ROWS = 256  # rows a pass
-CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along
+PREFILL_ROWS = 256  # rows a pass; chosen by hand
+CATCH_UP_ROWS = 8  # unread tokens that the first drafting step takes along; chosen by hand
 
 
 class TextCache:
@@ -23,7 +23,7 @@ class TextCache:
         self._runtime, self._spare = runtime, spare
         self.cache: KVCache = runtime.new_cache()
         self._prefix_cache = PrefixCache(self.cache, prefix_bytes)
-        self.share = CacheUser(self._prefix_cache, self._entries)
+        self.cache_user = CacheUser(self._prefix_cache, self._entries)
 
     def _entries(self, tokens: int) -> int:
         return max(1, min(tokens, self._runtime.context)) + self._spare

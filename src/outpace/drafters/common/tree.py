@@ -17,7 +17,7 @@ from torch import Tensor
 from ...core.protocols import Session
 from ...core.types import Distribution, Proposal
 
-_CONSIDERED = 64  # most probable tokens of a distribution whose noise is looked at
+_CONSIDERED = 64  # most probable tokens of a distribution whose noise is looked at; chosen by hand
 
 
 @dataclass

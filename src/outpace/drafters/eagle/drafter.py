@@ -19,10 +19,9 @@ from ...runtimes.torch_decoder import Span, attention, rotation
 from ...runtimes.torch_runtime import attention_mask
 from ..common.heads import folder, read_heads, target_matrix
 from ..common.tree import Tree, grow
-from . import Config
 from .net import EagleNet, build
 
-_READ_ROWS = 256  # rows a pass while the draft reads the text
+_READ_ROWS = 256  # rows a pass over the text; chosen by hand
 
 
 @dataclass
@@ -64,11 +63,11 @@ class Eagle:
         self._net, self._vocab_size, self._depth, self._width = net, vocab_size, depth, width
         config = net.config
         self._cache = KVCache(1, config.kv_heads, config.head_dim, net.dtype)
-        self._share = CacheUser(PrefixCache(self._cache, 0), self._entries)
+        self._cache_user = CacheUser(PrefixCache(self._cache, 0), self._entries)
         self._states: dict[int, _State] = {}
 
     def cache_users(self) -> list[CacheUser]:
-        return [self._share]
+        return [self._cache_user]
 
     def _entries(self, tokens: int) -> int:
         return tokens + self._width * self._depth
@@ -195,9 +194,9 @@ class Eagle:
             self._cache.close(state.slot)
 
 
-def create(config: Config, parts: Parts) -> Drafter:
+def create(heads: str, depth: int, width: int, parts: Parts) -> Drafter:
     model = parts.target_model
-    path = folder(config.heads, "eagle", model)
+    path = folder(heads, "eagle", model)
     settings, tensors = read_heads(path)
     net = build(
         settings,
@@ -209,8 +208,8 @@ def create(config: Config, parts: Parts) -> Drafter:
         output=lambda: target_matrix(model, "head", str(path)),
     )
     if model is not None:
-        width = model.config.hidden * len(net.taps)
+        features = model.config.hidden * len(net.taps)
         wanted = net.fc.weight.shape[1] if net.third else net.config.hidden
-        if wanted != width:
-            raise ModelError(f"{path}: a network over features of {wanted} values, but the target's have {width}")
-    return Eagle(net, parts.vocab_size, config.depth, config.width)
+        if wanted != features:
+            raise ModelError(f"{path}: a network over features of {wanted} values, but the target's have {features}")
+    return Eagle(net, parts.vocab_size, depth, width)

@@ -29,9 +29,9 @@ PROMPTS = (
 )
 _GAMMAS = range(1, 5)
 _COST_SECONDS = 1.0  # for measuring what passes over more rows cost; chosen by hand
-_PATIENCE = 6  # sets no better than the best, one after the other, that end the first search
-_NEIGHBOURS = 4  # layers tried on either side in each step of the second
-_DEPTH = 3  # drafts after each place of the text where drafting is tried
+_PATIENCE = 6  # sets in a row, none better than the best, that end the first search; chosen by hand
+_NEIGHBOURS = 4  # layers tried on either side in each step of the second; chosen by hand
+_DEPTH = 3  # drafts after each place of the text where drafting is tried; chosen by hand
 
 
 @runtime_checkable

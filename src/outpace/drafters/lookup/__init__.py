@@ -23,8 +23,8 @@ from .pool import Pool, read_corpus
 from .suffix import Cursor, SuffixText
 from .trust import Trust
 
-_COPY = 8  # agreeing tokens from which on a repetition is followed as a copy, through its edits
-_GIVEN_UP = 32  # tokens after which a lost copy is not looked for any more
+_COPY = 8  # agreeing tokens from which on a repetition is followed as a copy, through its edits; chosen by hand
+_GIVEN_UP = 32  # tokens after which a lost copy is not looked for any more; chosen by hand
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_CERTAIN = 3  # tokens in a row that make sure the copy was found again
-_TAIL = 3  # latest tokens of the output that are looked for, at most
-_LONGEST = 8  # tokens of a replacement that is remembered, at most
+_CERTAIN = 3  # tokens in a row that make sure the copy was found again; chosen by hand
+_TAIL = 3  # latest tokens of the output that are looked for, at most; chosen by hand
+_LONGEST = 8  # tokens of a replacement that is remembered, at most; chosen by hand
 
 
 @dataclass
@@ -20,12 +20,12 @@ class _Edit:
 class EditedCopy:
     """Aligns an output with the ``source`` that it copies, from the source's ``place`` on.
 
-    ``run`` counts the tokens that agreed since the last difference; below 0: minus the tokens since the copy was
-    lost. It is then thought to go on one token further on for each (one replaced by one), until the latest tokens
-    of the output are found again behind the place where the two parted: k of them are taken to be the place up
-    to 8^k / 2 tokens away, 8 being about how many tokens are as common as line ends and brackets, so that chance
-    would show them once in 8^k places. What was replaced by what is remembered and expected again: a name that
-    changes throughout a file costs a rejection once.
+    ``run`` counts the tokens that agreed since the last difference. Below 0 the copy is lost: minus the tokens since
+    then. A lost copy is taken to go on one token further for each of them, as if one token replaced one. Meanwhile the
+    latest k tokens of the output are searched for behind the place where the two parted, up to 8^k / 2 tokens away.
+    About 8 tokens are as common as line ends and brackets, so chance would show k of them once in 8^k places. Where
+    they are found, the copy goes on. What was replaced by what is remembered and expected again: a name that changes
+    throughout a file costs one rejection.
     """
 
     def __init__(self, source: Sequence[int], place: int = 0, run: int = 0) -> None:

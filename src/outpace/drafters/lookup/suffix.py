@@ -1,17 +1,16 @@
 """Where the end of one text occurs in another: a suffix automaton (Blumer et al., 1985), grown token by token.
 
 For example, the text is ``5 6 7 5 6``. Its suffix ``5 6`` occurred before, at the places 0 and 1. The longer suffix
-``7 5 6`` did not. So ``matched`` is 2, and ``place`` is 2: there is what followed, 7. Lookup drafts 7, and behind it 5
-and
-6 from the places 3 and 4. If the next token is 7, the suffix ``5 6 7`` occurred before: ``matched`` and ``place`` are
-3. If it is 9 instead, which is new, ``matched`` is 0 and nothing is drafted.
+``7 5 6`` did not. So ``matched`` is 2, and ``place`` is 2: there is what followed, 7. Lookup drafts 7, and behind it
+5 and 6 from the places 3 and 4. If the next token is 7, the suffix ``5 6 7`` occurred before: ``matched`` and
+``place`` are 3. If it is 9 instead, which is new, ``matched`` is 0 and nothing is drafted.
 """
 
 from __future__ import annotations
 
 from array import array
 
-_CLIMB = 64  # ever shorter suffixes that learn of a new occurrence, a token: only a text in a loop has more
+_CLIMB = 64  # shorter suffixes that learn of a new occurrence, per token; chosen by hand: only a loop has more
 
 
 class SuffixText:

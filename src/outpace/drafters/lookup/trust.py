@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-_MEMORY = 1 - 1 / 64  # what earlier outcomes weigh at each new one: about the last 64 count
-_FIRST = 2.0  # outcomes that the first assumption is worth
+_MEMORY = 1 - 1 / 64  # what earlier outcomes weigh at each new one: about the last 64 count; chosen by hand
+_FIRST = 2.0  # outcomes that the first assumption is worth; chosen by hand
 
 
 class Trust:

@@ -33,4 +33,4 @@ def requires(config: Config) -> Requirements:
 def create(config: Config, parts: Parts) -> Drafter:
     from . import drafter  # here: it imports torch
 
-    return drafter.create(config, parts)
+    return drafter.create(config.heads, config.static, parts)

@@ -14,7 +14,6 @@ from ...core.protocols import Drafter, Parts, Session
 from ...core.types import Forward, Proposal, Verdict
 from ..common.heads import check_shapes, folder, read_heads, target_matrix, weight, wide
 from ..common.tree import Tree, likeliest
-from . import Config
 
 _MOST = 64  # heads or blocks that no checkpoint has
 
@@ -140,17 +139,17 @@ class Medusa:
         self._lengths.pop(session.id, None)
 
 
-def create(config: Config, parts: Parts) -> Drafter:
-    path = folder(config.heads, "medusa", parts.target_model)
+def create(heads: str, static: bool, parts: Parts) -> Drafter:
+    path = folder(heads, "medusa", parts.target_model)
     settings, tensors = read_heads(path)
     own = any(name.endswith(".weight") and not name.endswith("linear.weight") for name in tensors)
     output = None if own else target_matrix(parts.target_model, "head", str(path))
-    heads = MedusaHeads(settings, tensors, str(path), output)
-    if parts.target_model is not None and parts.target_model.config.hidden != heads.hidden:
+    found = MedusaHeads(settings, tensors, str(path), output)
+    if parts.target_model is not None and parts.target_model.config.hidden != found.hidden:
         wanted = parts.target_model.config.hidden
-        raise ModelError(f"{path}: heads for a hidden state of {heads.hidden}, but the target's has {wanted}")
-    if heads.vocab_rows < parts.vocab_size:
-        raise ModelError(f"{path}: heads over {heads.vocab_rows} tokens, but the target has {parts.vocab_size}")
-    if config.static and heads.accuracies is None:
+        raise ModelError(f"{path}: heads for a hidden state of {found.hidden}, but the target's has {wanted}")
+    if found.vocab_rows < parts.vocab_size:
+        raise ModelError(f"{path}: heads over {found.vocab_rows} tokens, but the target has {parts.vocab_size}")
+    if static and found.accuracies is None:
         raise ModelError(f"{path}: config.json has no outpace_accuracies, which a static tree is built from")
-    return Medusa(heads, parts.vocab_size, config.static)
+    return Medusa(found, parts.vocab_size, static)
