@@ -16,9 +16,9 @@ from statistics import median
 from time import perf_counter
 
 import platformdirs
-import torch
 
 from .. import __version__
+from ..core.bf16 import to_bf16
 from ..core.cache import KVCache
 from ..core.protocols import Runtime
 from ..core.threads import default_threads
@@ -151,7 +151,7 @@ def _filled(cache: KVCache, entries: int, rows: int) -> int:
     """A slot with ``entries`` entries whose memory is really there: pages never written to are read too fast."""
     slot = cache.open(entries + rows)
     for part in cache.storage(slot):
-        part.fill_(0.01)
+        part[...] = 0
     cache.advance(slot, entries)
     return slot
 
@@ -210,7 +210,7 @@ def identify(model: LoadedModel) -> dict[str, object]:
         "weights": model.weights,
         "backend": model.backend,
         "kernels": getattr(runtime, "variant", ""),
-        "threads": getattr(runtime, "threads", None) or torch.get_num_threads(),
+        "threads": getattr(runtime, "threads", 1),
         "dtype": str(runtime.capabilities().dtype),
         "context": runtime.context,
         "machine": machine(),

@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from ..control.costs import pass_costs
 from ..control.timing import CostModel, Watch
 from ..core.errors import ContextError, ParameterError
 from ..core.fork import ProcessLock
 from ..core.prefix_cache import cache_users_of
 from ..core.protocols import Controller, Drafter, Rule, Session
-from ..core.types import SamplingParams
+from ..core.types import Array, SamplingParams
 from ..kernels.sampling import Sampler
 from ..runtimes.loading import LoadedModel
 from ..sampling.grammar import Compiled, Grammars
@@ -324,7 +322,7 @@ class Engine:
         self._admission.check(answer.need(limit), limit)
         return answer
 
-    def _commit(self, session: Session, tokens: Sequence[int], rows: Sequence[Tensor]) -> int:
+    def _commit(self, session: Session, tokens: Sequence[int], rows: Sequence[Array]) -> int:
         """The one place where an answer ends: end tokens, stop strings, the limit of length."""
         answer = self._admission.running[session.id]
         for taken, (token, row) in enumerate(zip(tokens, rows, strict=True), start=1):

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 from tqdm import tqdm
 
 from ..catalogue import name_of
 from ..core.errors import ModelError, ParameterError
 from ..core.fork import check_process
 from ..core.protocols import Runtime
-from ..core.threads import default_threads
+from ..core.torch_extra import require_torch
+from ..core.types import Array
 from ..families.config import DecoderConfig
 from ..families.family import decoder_config
 from ..families.table import check_tensors
@@ -28,8 +28,6 @@ from ..kernels.native import missing_notice, open_library
 from ..text.tokenizer import Tokenizer
 from .native import WEIGHTS as NATIVE_WEIGHTS
 from .native import NativeRuntime
-from .torch_decoder import Decoder
-from .torch_runtime import TorchRuntime
 
 WEIGHTS = ("auto", *NATIVE_WEIGHTS)
 BACKENDS = ("auto", "native", "torch")
@@ -64,7 +62,7 @@ def load_model(
     backend: str = "auto",
     threads: int | None = None,
     context: int | None = None,
-    head_rows: Tensor | None = None,
+    head_rows: Array | None = None,
 ) -> LoadedModel:
     """Load a GGUF file or a Hugging Face directory.
 
@@ -100,17 +98,16 @@ def _load(
     backend: str,
     threads: int | None,
     context: int | None,
-    head_rows: Tensor | None,
+    head_rows: Array | None,
 ) -> LoadedModel:
     config = checked_config(checkpoint, context)
     parameters = _parameters(checkpoint)
-    if threads is None:  # torch knows no quotas, and its threads would hinder each other
-        torch.set_num_threads(min(torch.get_num_threads(), default_threads().count))
     native = backend != "torch" and open_library() is not None
     if backend == "native" and not native:
         raise ParameterError(missing_notice())
     if not native and backend == "auto":
-        _notice_once(missing_notice())
+        require_torch("running without the C kernels", missing_notice())
+        _notice_once(f"{missing_notice()} Until then the slower torch path runs.")
     if weights == "auto":
         weights = "file" if native and checkpoint.format == "gguf" else "bf16" if parameters >= BIG else "f32"
     runtime: Runtime
@@ -122,8 +119,7 @@ def _load(
         if weights not in ("bf16", "f32") or head_rows is not None:
             asked = "a pruned head" if head_rows is not None else f"weights {weights!r}"
             raise ParameterError(f"{asked} needs the native kernels; the torch backend runs whole bf16 and f32 models")
-        decoder = _torch_decoder(checkpoint, config, torch.float32 if weights == "f32" else torch.bfloat16, parameters)
-        runtime, nbytes = TorchRuntime(decoder), decoder.nbytes
+        runtime, nbytes = _torch_runtime(checkpoint, config, weights, parameters, threads)
     return LoadedModel(
         runtime=runtime,
         tokenizer=checkpoint.tokenizer,
@@ -172,7 +168,7 @@ def check_head(head: int | None) -> None:
         raise ParameterError(f"draft_head must be a number of token ids, or 0 for all, not {head!r}")
 
 
-def kept_head(tokenizer: Tokenizer, end_tokens: frozenset[int], head: int | None) -> Tensor | None:
+def kept_head(tokenizer: Tokenizer, end_tokens: frozenset[int], head: int | None) -> Array | None:
     """Ids that a draft's output head keeps, ascending, for ``head`` as in :func:`load_draft`; None: all of them."""
     check_head(head)
     size = tokenizer.size
@@ -180,10 +176,23 @@ def kept_head(tokenizer: Tokenizer, end_tokens: frozenset[int], head: int | None
         head = HEAD_IDS if size >= 2 * HEAD_IDS else 0
     if not 0 < head < size:
         return None
-    return torch.tensor(sorted({*range(head), *tokenizer.special_ids, *end_tokens}))
+    return np.array(sorted({*range(head), *tokenizer.special_ids, *end_tokens}))
 
 
-def _torch_decoder(checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, parameters: int) -> Decoder:
+def _torch_runtime(
+    checkpoint: Checkpoint, config: DecoderConfig, weights: str, parameters: int, threads: int | None
+) -> tuple[Runtime, int]:
+    """The runtime, and the bytes that a pass reads. Raises ParameterError where torch is not installed."""
+    require_torch("the torch backend")
+    import torch
+
+    from .torch_decoder import Decoder
+    from .torch_runtime import TorchRuntime
+    from .torch_tensors import limit_threads
+
+    if threads is None:
+        limit_threads()
+    dtype = torch.float32 if weights == "f32" else torch.bfloat16
     with tqdm(
         total=len(checkpoint.tensors),
         desc=f"loading {checkpoint.path.name}",
@@ -191,7 +200,8 @@ def _torch_decoder(checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.d
         leave=False,
         disable=not sys.stderr.isatty() or parameters < BIG,
     ) as bar:
-        return Decoder.from_tensors(config, _Counted(checkpoint.tensors, bar), dtype, str(checkpoint.path))
+        decoder = Decoder.from_tensors(config, _Counted(checkpoint.tensors, bar), dtype, str(checkpoint.path))
+    return TorchRuntime(decoder), decoder.nbytes
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:

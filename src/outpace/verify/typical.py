@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 
 from ..core.protocols import RandomSource
 from ..core.types import Distribution, Key, Proposal, Verdict
@@ -24,12 +24,13 @@ EPSILON, DELTA = 0.09, 0.3  # the paper's: delta is the root of epsilon
 
 def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
     """A draft token: the draft's most probable one, which is the likeliest to be plausible."""
-    return distribution.token(int(torch.argmax(distribution.scores)))
+    return distribution.token(int(np.argmax(distribution.scores)))
 
 
 def stands(distribution: Distribution, token: int) -> bool:
     """Whether the target finds the token plausible."""
-    entropy = float(torch.special.entr(distribution.probs.double()).sum())
+    probs = distribution.probs[distribution.probs > 0].astype(np.float64)
+    entropy = -float((probs * np.log(probs)).sum())
     return distribution.prob(token) > min(EPSILON, DELTA * math.exp(-entropy))
 
 
