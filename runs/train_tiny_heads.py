@@ -27,7 +27,7 @@ from outpace import SamplingParams, load
 from outpace.catalogue import resolve
 from outpace.drafters.common.training import eagle_loss, medusa_accuracies, medusa_loss
 from outpace.drafters.eagle.net import EagleNet, build
-from outpace.drafters.medusa import MedusaHeads
+from outpace.drafters.medusa.drafter import MedusaHeads
 from outpace.files.checkpoint import open_checkpoint
 from outpace.runtimes.loading import load_model
 from outpace.runtimes.torch_decoder import OUTPUT

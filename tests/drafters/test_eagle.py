@@ -16,7 +16,8 @@ from outpace.audit.toy import ToyRuntime, hashed_logits
 from outpace.core.errors import DrafterError, ModelError, ParameterError
 from outpace.core.protocols import Parts
 from outpace.core.types import Capabilities, Chunk, SamplingParams
-from outpace.drafters.eagle import Config, Eagle, create
+from outpace.drafters.eagle import Config, create
+from outpace.drafters.eagle.drafter import Eagle
 from outpace.engine.loop import Loop
 from outpace.sampling.random_source import KeyedRandomSource, gumbel_noise
 

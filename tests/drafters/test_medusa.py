@@ -15,7 +15,8 @@ from outpace.core.errors import DrafterError, ModelError
 from outpace.core.protocols import Parts
 from outpace.core.types import Chunk, SamplingParams
 from outpace.drafters.common.heads import read_heads
-from outpace.drafters.medusa import Config, Medusa, MedusaHeads, create
+from outpace.drafters.medusa import Config, create
+from outpace.drafters.medusa.drafter import Medusa, MedusaHeads
 from outpace.engine.loop import Loop
 from outpace.sampling.random_source import KeyedRandomSource, gumbel_noise
 

@@ -8,7 +8,7 @@ from tests.helpers.heads import medusa_checkpoint
 
 from outpace.audit.toy import ToyRuntime, hashed_logits
 from outpace.drafters.common.training import medusa_loss
-from outpace.drafters.medusa import MedusaHeads
+from outpace.drafters.medusa.drafter import MedusaHeads
 from outpace.train.capture import capture
 from outpace.train.loop import train
 

@@ -19,12 +19,12 @@ from ..drafters.common.own_cache import OwnCacheDraft
 from ..drafters.draft_model import DraftModel
 from ..drafters.draft_tree import Config as TreeConfig
 from ..drafters.draft_tree import DraftTree
-from ..drafters.eagle import Eagle
+from ..drafters.eagle.drafter import Eagle
 from ..drafters.hybrid import Hybrid
 from ..drafters.intersect import Intersect
 from ..drafters.lookup import Config as LookupConfig
 from ..drafters.lookup import Lookup
-from ..drafters.medusa import Medusa
+from ..drafters.medusa.drafter import Medusa
 from ..drafters.recycle import Config as RecycleConfig
 from ..drafters.recycle import Recycle
 from ..drafters.reencode import Reencode

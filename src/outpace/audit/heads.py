@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..drafters.eagle.net import EagleNet, build
-from ..drafters.medusa import MedusaHeads
+from ..drafters.medusa.drafter import MedusaHeads
 
 _DIM = 4  # of the one attention head
 _KIND = torch.float64

@@ -1,43 +1,23 @@
-"""Extra heads on the target's last hidden state guess the tokens behind the next one, each by itself
-(Medusa, Cai et al., arXiv 2401.10774, sections 2.1 and 2.3.3).
-
-Head k is a stack of residual blocks x + SiLU(W x + b) and an output matrix, and guesses k + 2 tokens ahead of the row
-that it looks at: of the row that the pending token was drawn from, head 0 guesses the token behind the pending one.
-Since the heads do not see each other's guesses, a path's estimate is the product of its tokens' estimates: the best
-tree under the row budget is known at once, either of this round's probabilities or, ``static``, of the accuracies
-that training measured. Its nodes are chosen, not drawn.
-
-``heads`` is a folder in the original layout: config.json with ``medusa_num_heads`` and ``medusa_num_layers``, tensors
-``{head}.{block}.linear.weight``, ``.bias`` and ``{head}.{blocks}.weight`` (also behind ``medusa_head.``), as
-safetensors or as ``medusa_lm_head.pt``. Where no head has an output matrix, all use the target's: a small file.
-"""
+"""The heads in torch, and the drafter that builds a tree of what they guess."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.errors import ModelError
-from ..core.protocols import Drafter, Parts, Session
-from ..core.types import Array, Forward, Proposal, Verdict
-from .common.heads import check_shapes, folder, read_heads, target_matrix, weight, wide
-from .common.tree import Tree, likeliest
+from ...core.errors import ModelError
+from ...core.protocols import Drafter, Parts, Session
+from ...core.types import Array, Forward, Proposal, Verdict
+from ..common.heads import check_shapes, folder, read_heads, target_matrix, weight, wide
+from ..common.tree import Tree, likeliest
+from . import Config
 
-NEEDS_DRAFT = False
 _MOST = 64  # heads or blocks that no checkpoint has
-
-
-@dataclass(frozen=True)
-class Config:
-    gamma: int = 8  # nodes of the tree, at most
-    heads: str = ""  # folder of the trained heads
-    static: int = 0  # 1: a fixed tree from the accuracies in config.json, not one from each round's probabilities
 
 
 class MedusaHeads:
