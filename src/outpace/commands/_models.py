@@ -64,16 +64,12 @@ def _add_names(parser: argparse.ArgumentParser, default: str, title: str) -> arg
     return group
 
 
-def set_threads(threads: int | None) -> None:
-    """Let torch compute with that many threads; None: with as many as the kernels. Raises ParameterError below 1."""
-    import torch
-
+def check_threads(threads: int | None) -> None:
+    """Raise ParameterError unless ``threads`` is a number of threads, or None."""
     from ..core.errors import ParameterError
-    from ..core.threads import default_threads
 
     if threads is not None and threads < 1:
         raise ParameterError(f"--threads must be at least 1, not {threads}")
-    torch.set_num_threads(default_threads().count if threads is None else threads)
 
 
 def catalogue_draft(target: str) -> str | None:
@@ -93,7 +89,7 @@ def load_from(args: argparse.Namespace, *, default: str = DEFAULT_TARGET, **more
     from ..engine.build import default_drafters, load
 
     prior = follow_plan(args) if args.plan else None
-    set_threads(args.threads)
+    check_threads(args.threads)
     target = args.target or default
     names = [name.strip() for name in args.drafter.split(",")] if args.drafter else []
     draft = args.draft

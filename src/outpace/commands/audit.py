@@ -11,7 +11,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from ._models import add_pair_arguments, catalogue_draft, set_threads
+from ._models import add_pair_arguments, catalogue_draft, check_threads
 from ._output import check_output, write_output
 
 if TYPE_CHECKING:
@@ -65,8 +65,6 @@ def _write(file: str | None, found: object) -> None:
 
 
 def _options(args: argparse.Namespace) -> Options:
-    import torch
-
     from .. import catalogue
     from ..audit.checks import SECTIONS, Options
     from ..core.errors import ParameterError
@@ -79,12 +77,10 @@ def _options(args: argparse.Namespace) -> Options:
     for section in args.only or ():
         if section not in SECTIONS:
             raise ParameterError(f"--only must be one of {', '.join(SECTIONS)}, not {section!r}")
-    set_threads(args.threads)
+    check_threads(args.threads)
     if args.target is None:
         if args.draft is not None:
             raise ParameterError("--draft needs a --target to draft for")
-        if args.threads is None:
-            torch.set_num_threads(1)  # all that runs is tiny: a second thread costs more than it brings
         target_name: str = "tiny"
         draft_name: str | None = "tiny-draft"
     else:
@@ -94,6 +90,7 @@ def _options(args: argparse.Namespace) -> Options:
     sections = tuple(args.only or SECTIONS)
     target = draft = None
     if {"equality", "statistical"} & set(sections) and args.soak_case is None:
+        # Tiny: a second thread costs more than it brings.
         threads = args.threads or (1 if args.target is None else None)
         target = load_model(catalogue.resolve(target_name), weights=args.weights, backend=args.backend, threads=threads)
         if draft_name is not None:

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ._models import DEFAULT_TARGET, add_pair_arguments, catalogue_draft, follow_plan, set_threads
+from ._models import DEFAULT_TARGET, add_pair_arguments, catalogue_draft, check_threads, follow_plan
 from ._output import check_output, write_output
 
 
@@ -79,17 +79,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported late
-    import torch
-
     from .. import drafters
     from ..bench import session, workload
     from ..bench.contenders import modes
     from ..catalogue import resolve
     from ..core.errors import ParameterError
+    from ..core.threads import default_threads
     from ..runtimes.loading import load_draft, load_model
 
     prior = follow_plan(args) if args.plan else None
-    set_threads(args.threads)
+    check_threads(args.threads)
     for name in ("max_tokens", "repeat"):
         if getattr(args, name) < 1:
             raise ParameterError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(args, name)}")
@@ -130,7 +129,7 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
         temperatures=temperatures,
         max_tokens=args.max_tokens,
         repeats=args.repeat,
-        threads=args.threads or torch.get_num_threads(),
+        threads=args.threads or default_threads().count,
         peers=peers,
         peers_folder=Path(args.peers_folder),
         prior=prior,

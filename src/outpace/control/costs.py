@@ -18,7 +18,6 @@ from time import perf_counter
 import platformdirs
 
 from .. import __version__
-from ..core.bf16 import to_bf16
 from ..core.cache import KVCache
 from ..core.protocols import Runtime
 from ..core.threads import default_threads

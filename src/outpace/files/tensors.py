@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import gguf
 import numpy as np
 
 from ..core.bf16 import from_bf16, to_bf16
@@ -30,6 +29,8 @@ def block_layout(kind: str) -> tuple[int, int] | None:
 
 @cache
 def _quantized_layout(kind: str) -> tuple[int, int] | None:
+    import gguf  # slow to import, and needed by GGUF files only
+
     try:
         qtype = gguf.GGMLQuantizationType[kind]
         values, size = gguf.GGML_QUANT_SIZES[qtype]
@@ -121,4 +122,6 @@ def _to_float(raw: Array, kind: str) -> Array:
         return raw.view({"F32": "<f4", "F64": "<f8", "F16": "<f2"}[kind]).copy()
     if kind == "BF16":
         return from_bf16(raw.view("<u2"))
+    import gguf
+
     return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])

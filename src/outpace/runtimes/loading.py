@@ -7,16 +7,16 @@ import functools
 import logging
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from ..catalogue import name_of
 from ..core.errors import ModelError, ParameterError
 from ..core.fork import check_process
+from ..core.progress import progress
 from ..core.protocols import Runtime
 from ..core.torch_extra import require_torch
 from ..core.types import Array
@@ -69,8 +69,8 @@ def load_model(
     ``weights``: "file" runs every matrix in the file's own encoding, "q8", "q4", "bf16" and "f32" round it at
     load; "auto" is "file" for a GGUF file, and otherwise bf16 from 200 million parameters on, else f32.
     ``backend``: "native" (the C kernels), "torch" (bf16 and f32 only), or "auto": native where it is built.
-    ``threads``: of the native kernels; None: as many as
-    :func:`outpace.core.threads.default_threads` says, and torch is kept from using more.
+    ``threads``: None: as many as :func:`outpace.core.threads.default_threads` says. Torch has one number for the
+    whole process.
     ``context`` lowers the model's own context length.
     ``head_rows``: token ids that a draft's output head keeps (native only; all others get no probability).
 
@@ -190,17 +190,11 @@ def _torch_runtime(
     from .torch_runtime import TorchRuntime
     from .torch_tensors import limit_threads
 
-    if threads is None:
-        limit_threads()
+    limit_threads(threads)
     dtype = torch.float32 if weights == "f32" else torch.bfloat16
-    with tqdm(
-        total=len(checkpoint.tensors),
-        desc=f"loading {checkpoint.path.name}",
-        unit="tensor",
-        leave=False,
-        disable=not sys.stderr.isatty() or parameters < BIG,
-    ) as bar:
-        decoder = Decoder.from_tensors(config, _Counted(checkpoint.tensors, bar), dtype, str(checkpoint.path))
+    shown = parameters >= BIG and sys.stderr.isatty()
+    with progress(f"loading {checkpoint.path.name}", len(checkpoint.tensors), "tensor", shown=shown) as loaded:
+        decoder = Decoder.from_tensors(config, _Counted(checkpoint.tensors, loaded), dtype, str(checkpoint.path))
     return TorchRuntime(decoder), decoder.nbytes
 
 
@@ -256,11 +250,11 @@ def _require_possible(config: DecoderConfig) -> None:
 class _Counted(Mapping[str, StoredTensor]):
     """Tensors that move a progress bar when they are taken."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], bar: tqdm) -> None:
-        self._tensors, self._bar = tensors, bar
+    def __init__(self, tensors: Mapping[str, StoredTensor], loaded: Callable[[int], object]) -> None:
+        self._tensors, self._loaded = tensors, loaded
 
     def __getitem__(self, name: str) -> StoredTensor:
-        self._bar.update()
+        self._loaded(1)
         return self._tensors[name]
 
     def __iter__(self) -> Iterator[str]:

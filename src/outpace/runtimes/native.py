@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from ..core.cache import KVCache
 from ..core.errors import CacheError, ModelError, ParameterError
+from ..core.progress import progress
 from ..core.threads import default_threads
 from ..core.types import Array, Capabilities, Chunk, Forward
 from ..families.config import DecoderConfig
@@ -176,9 +176,9 @@ class _Loader:
     def decoder(self, config: DecoderConfig, head_rows: Array | None) -> DecoderWeights:
         embedding_name, output_name = check_tensors(config, self._tensors, self._source)
         total = sum(t.data.nbytes for t in self._tensors.values())
-        quiet = total < 1 << 28 or not sys.stderr.isatty()
-        with tqdm(total=total, desc="packing weights", unit="B", unit_scale=True, leave=False, disable=quiet) as bar:
-            layers = [self._layer(config, number, bar) for number in range(config.layers)]
+        shown = total >= 1 << 28 and sys.stderr.isatty()
+        with progress("packing weights", total, "B", shown=shown) as packed:
+            layers = [self._layer(config, number, packed) for number in range(config.layers)]
             head = self._head(output_name, config.vocab_size, head_rows)
             stored = self._tensors[embedding_name]
             shared = embedding_name == output_name and head_rows is None and head.kind == stored.kind
@@ -199,13 +199,13 @@ class _Loader:
             sine=sine,
         )
 
-    def _layer(self, config: DecoderConfig, number: int, bar: tqdm) -> LayerWeights:
+    def _layer(self, config: DecoderConfig, number: int, packed: Callable[[int], object]) -> LayerWeights:
         matrices, vectors = {}, {}
         for role, name in names(config, number).items():
             stored = self._tensors[name]
             if role in MATRICES:
                 matrices[role] = self._matrix(stored, stored.raw())
-                bar.update(stored.data.nbytes)
+                packed(stored.data.nbytes)
             else:
                 vectors[role] = self._vector(name)
         return LayerWeights(matrices, vectors)

@@ -65,6 +65,6 @@ def load_tensor(stored: Loadable, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(values)
 
 
-def limit_threads() -> None:
-    """Keep torch from using more threads than are useful here: it knows no quotas."""
-    torch.set_num_threads(min(torch.get_num_threads(), default_threads().count))
+def limit_threads(threads: int | None) -> None:
+    """Let torch compute with ``threads``; None: with no more than are useful here, since it knows no quotas."""
+    torch.set_num_threads(threads or min(torch.get_num_threads(), default_threads().count))

@@ -17,7 +17,7 @@ from ...core.protocols import Drafter, Parts, Session
 from ...core.types import Forward, Proposal, Verdict
 from ...runtimes.torch_decoder import Span, attention, rotation
 from ...runtimes.torch_runtime import attention_mask
-from ...runtimes.torch_tensors import NAMES, tensor_of
+from ...runtimes.torch_tensors import NAMES, limit_threads, tensor_of
 from ..common.heads import folder, read_heads, target_matrix
 from ..common.tree import Tree, grow
 from . import Config
@@ -197,6 +197,7 @@ class Eagle:
 
 
 def create(config: Config, parts: Parts) -> Drafter:
+    limit_threads(getattr(parts.target, "threads", None))
     model = parts.target_model
     path = folder(config.heads, "eagle", model)
     settings, tensors = read_heads(path)

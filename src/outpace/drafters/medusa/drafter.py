@@ -13,6 +13,7 @@ from torch import Tensor
 from ...core.errors import ModelError
 from ...core.protocols import Drafter, Parts, Session
 from ...core.types import Array, Forward, Proposal, Verdict
+from ...runtimes.torch_tensors import limit_threads
 from ..common.heads import check_shapes, folder, read_heads, target_matrix, weight, wide
 from ..common.tree import Tree, likeliest
 from . import Config
@@ -143,6 +144,7 @@ class Medusa:
 
 
 def create(config: Config, parts: Parts) -> Drafter:
+    limit_threads(getattr(parts.target, "threads", None))
     path = folder(config.heads, "medusa", parts.target_model)
     settings, tensors = read_heads(path)
     own = any(name.endswith(".weight") and not name.endswith("linear.weight") for name in tensors)
