@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from ..core.torch_extra import has_torch
+
 if TYPE_CHECKING:
     from ..runtimes.loading import LoadedModel
 
 SECTIONS = ("exact", "broken", "equality", "statistical", "soak")
+_NEED_TORCH = ("eagle", "medusa")
+
+
+def skipped() -> tuple[str, ...]:
+    """The drafters that the sections leave out, because torch is not installed."""
+    return () if has_torch() else _NEED_TORCH
 
 
 @dataclass(frozen=True)

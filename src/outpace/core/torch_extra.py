@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from .errors import ParameterError
@@ -10,6 +11,14 @@ from .errors import ParameterError
 def has_torch() -> bool:
     """Whether torch is installed."""
     return find_spec("torch") is not None
+
+
+def torch_version() -> str:
+    """The version of torch that is installed, or "not installed"; torch itself is not imported."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def require_torch(what: str, why: str = "") -> None:

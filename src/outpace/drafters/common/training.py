@@ -16,7 +16,7 @@ from torch import Tensor
 from ...families.config import DecoderConfig
 from ...runtimes.torch_decoder import rotation
 from ..eagle.net import EagleNet
-from ..medusa import MedusaHeads
+from ..medusa.drafter import MedusaHeads
 
 MEDUSA_DECAY = 0.8  # weight of head k: its power of k (2401.10774, section 2.2.1)
 EAGLE_STEPS = 3  # guessed states in a row, as at decoding (2503.01840, "training-time test")
