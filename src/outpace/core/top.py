@@ -17,7 +17,7 @@ def top(values: Array, count: int) -> Array:
     """
     size = values.size
     whole = size // _BLOCK * _BLOCK
-    places = np.arange(size) if whole < 4 * count * _BLOCK else None
+    places = np.arange(size) if whole <= 4 * count * _BLOCK else None
     if places is None:
         greatest = values[:whole].reshape(-1, _BLOCK).max(axis=1)
         blocks = np.flatnonzero(greatest >= np.partition(greatest, -count)[-count])
