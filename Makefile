@@ -10,13 +10,18 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PI
 # What an editable install is made from; Python files are not among it, they are read where they are.
 SOURCES := pyproject.toml $(wildcard setup.py src/outpace/kernels/csrc/*)
 
-.PHONY: demo test lint format audit bench bench-kernels bench-check docs peers clean
+.PHONY: demo test test-slim lint format audit bench bench-kernels bench-check docs peers clean
 
 demo: .venv/run.stamp
 	$(BIN)/python -m outpace.demo
 
 test: lint
 	$(BIN)/python -m pytest -n logical --dist loadfile
+
+# A part of the suite in an environment without torch: the files that need it are left out. TESTS="tests/cli ..." chooses.
+TESTS ?= tests/engine tests/verify tests/cli tests/serve/test_stream.py tests/test_without_torch.py
+test-slim: .venv-slim/test.stamp
+	.venv-slim/bin/python -m pytest -n logical --dist loadfile $(TESTS)
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check
@@ -91,6 +96,14 @@ $(BIN)/python:
 	@echo "Installing what requirements/run.txt pins (a minute or two the first time)"
 	$(INSTALL) -r requirements/run.txt
 	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv-slim/test.stamp: requirements/run.txt requirements/dev.txt $(SOURCES)
+	@echo "Making .venv-slim, which has no torch"
+	$(PYTHON) -m venv .venv-slim
+	.venv-slim/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements/run.txt \
+	  -c requirements/dev.txt pytest pytest-xdist hypothesis openai httpx
+	.venv-slim/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/docs.stamp: requirements/docs.txt .venv/dev.stamp

@@ -5,8 +5,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from outpace.audit import Options, enumerated, run, statistical
 from outpace.cli import main
@@ -111,7 +111,7 @@ def one_use(self, key, uniform=KeyedRandomSource.uniform):
 def rows_shift_logits(self, chunks, cache, want=(), forward=NativeRuntime.forward):
     found = forward(self, chunks, cache, want)
     shift = 1e-4 * sum(len(chunk.tokens) for chunk in chunks)
-    return Forward([logits + shift * torch.arange(logits.shape[-1]) for logits in found.logits], found.features)
+    return Forward([logits + shift * np.arange(logits.shape[-1]) for logits in found.logits], found.features)
 
 
 def first_noise(proposal, distributions, rng, base):

@@ -12,7 +12,7 @@ TINY = ["bench", "--target", "tiny", "--draft", "tiny-draft", "--threads", "1", 
 
 def test_measures_writes_and_draws_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs, html, page = (str(tmp_path / name) for name in ("runs.json", "report.html", "page.md"))
-    flags = ["--category", "chat", "--limit", "1", "--temperature", "0", "--drafter", "draft_model", "--gamma", "2"]
+    options = ["--category", "chat", "--limit", "1", "--temperature", "0", "--drafter", "draft_model", "--gamma", "2"]
     assert cli.main([*TINY, *options, "--json", runs, "--html", html]) == 0
     table = capsys.readouterr().out
     assert "draft_model 2" in table and "read bandwidth" in table and "sha256" in table

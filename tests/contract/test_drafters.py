@@ -4,8 +4,8 @@ import dataclasses
 import string
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.heads import toy_folder
 from tests.helpers.toys import (
     MATCH,
@@ -105,7 +105,7 @@ def test_proposals_are_well_formed_and_within_budget(name, rule):
                 assert len(proposal) == 0
         for one in batch:
             one.tokens.append(one.id)
-        seen = Forward([], {name: [torch.zeros(10, V)] for name in drafter.needs})
+        seen = Forward([], {name: [np.zeros((10, V), dtype=np.float32)] for name in drafter.needs})
         drafter.observe(batch, [Verdict([], one.id, "correction") for one in batch], [seen] * 4)
     assert drafter.propose([], []) == []
 

@@ -1,7 +1,7 @@
 """One battery for every module of verify/."""
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.toys import (
     GREEDY,
     Scripted,
@@ -43,7 +43,7 @@ def test_says_what_it_is(name):
 
 
 def distribution(*probs: float) -> Distribution:
-    return Distribution(torch.tensor(probs, dtype=torch.float64))
+    return Distribution(np.array(probs, dtype=np.float64))
 
 
 @every
@@ -87,7 +87,7 @@ def test_finds_the_right_branch_of_a_tree(name):
 @lossless
 def test_the_draft_is_drawn_from_its_distribution(name):
     rule = verify.rule(name)
-    half = Distribution(torch.tensor([0.25, 0.75]), torch.tensor([2, 4]))
+    half = Distribution(np.array([0.25, 0.75], dtype=np.float32), np.array([2, 4]))
     drawn = [rule.draw(half, KeyedRandomSource(seed), 7, 1, 1) for seed in range(1000)]
     assert set(drawn) == {2, 4}
     assert abs(drawn.count(4) / 1000 - 0.75) < 0.05

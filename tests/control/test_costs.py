@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.shipped import model
 
 from outpace.audit.toy import ToyRuntime
@@ -30,7 +30,7 @@ class TimedRuntime(ToyRuntime):
     """Takes ``cost(rows, cached)`` seconds a pass; every ``disturbed``-th one takes ten times as long."""
 
     def __init__(self, clock, cost, context=4096, disturbed=0):
-        super().__init__(lambda prefix: torch.zeros(3), 3, context)
+        super().__init__(lambda prefix: np.zeros(3), 3, context)
         self._clock, self._cost, self._disturbed = clock, cost, disturbed
 
     def forward(self, chunks, cache, want=()):

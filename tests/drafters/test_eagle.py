@@ -19,6 +19,7 @@ from outpace.core.types import Capabilities, Chunk, SamplingParams
 from outpace.drafters.eagle import Config, create
 from outpace.drafters.eagle.drafter import Eagle
 from outpace.engine.loop import Loop
+from outpace.runtimes.torch_tensors import tensor_of
 from outpace.sampling.random_source import KeyedRandomSource, gumbel_noise
 
 HIDDEN, HEADS, SHARED, DIM, WIDE, VOCAB, PRUNED = 128, 4, 2, 16, 48, 1024, 200
@@ -168,7 +169,7 @@ def features_of(tokens: list[int], names: list[str]) -> list[torch.Tensor]:
     runtime = shipped.model(backend="torch").runtime
     cache = runtime.new_cache()
     seen = runtime.forward([Chunk(cache.open(len(tokens)), tokens)], cache, sorted(set(names)))
-    return [seen.features[name][0].clone() for name in names]
+    return [tensor_of(seen.features[name][0]).clone() for name in names]
 
 
 def searched(layout, one, budget, depth, width):

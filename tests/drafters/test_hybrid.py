@@ -2,8 +2,8 @@
 
 import itertools
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.toys import (
     BLOCK,
     GREEDY,
@@ -169,7 +169,7 @@ def test_drafts_come_from_the_right_text_in_every_round(join, rule):
                 distribution = session_.pipeline.distribution(DRAFT(tuple(prefix)), prefix)
                 if rule.NEEDS_DISTRIBUTIONS:
                     kept = distribution.without(start.siblings) if i == 0 else distribution
-                    assert torch.equal(answer.draft_distributions[i].probs, kept.probs)
+                    assert np.array_equal(answer.draft_distributions[i].probs, kept.probs)
                 else:
                     assert token == session_.rng.gumbel_argmax(len(prefix), distribution)
                 prefix.append(token)
@@ -190,7 +190,7 @@ def test_a_member_is_told_of_its_own_nodes():
     told = {}
     for name, member in drafter._members:
         member.observe = lambda sessions, verdicts, seen, name=name: told.update({name: (verdicts[0], seen[0])})
-    rows = torch.arange(4.0)[:, None].expand(4, V)
+    rows = np.tile(np.arange(4.0)[:, None], V)
     one.tokens += [3, found.tokens[1], 4]
     drafter.observe([one], [Verdict([0, 1], 4, "correction")], [Forward([rows])])
     assert told["lookup"][0] == Verdict([0], found.tokens[1], "correction")
@@ -204,7 +204,7 @@ def test_a_member_that_drafted_a_tree_is_told_of_its_branch():
     tree = Scripted(lambda one, budget: Proposal([3, 2, 1, 0], [-1, -1, 1, 0]))
     drafter = Hybrid({"tree": tree, "draft_model": DraftModel(ToyRuntime(DRAFT, V))})
     one, _ = proposal_of(drafter, RATIO, 6)
-    rows = torch.arange(7.0)[:, None].expand(7, V)
+    rows = np.tile(np.arange(7.0)[:, None], V)
     one.tokens += [2, 1, 4]
     drafter.observe([one], [Verdict([1, 2], 4, "bonus")], [Forward([rows])])
     assert tree.verdicts == [(one.id, Verdict([1, 2], 4, "bonus"))]
@@ -235,7 +235,7 @@ def test_lookup_for_the_draft_saves_passes_and_changes_nothing(rule, params):
     loop = [0, 1, 2, 3, 4] * 4
 
     def cyclic(prefix):
-        return torch.nn.functional.one_hot(torch.tensor((prefix[-1] + 1) % V), V).double() * 4 + 0.3 * DRAFT(prefix)
+        return np.eye(V)[(prefix[-1] + 1) % V].astype(np.float64) * 4 + 0.3 * DRAFT(prefix)
 
     answers, passes, distributions = [], [], []
     for lookup in (None, Lookup(EAGER)):
@@ -269,7 +269,7 @@ def test_lookup_for_the_draft_keeps_the_distribution():
 
 
 def test_without_siblings():
-    distribution = Distribution(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64))
+    distribution = Distribution(np.array([0.5, 0.3, 0.2], dtype=np.float64))
     assert distribution.without(()) is distribution
     assert distribution.without([0]).dense(3).tolist() == [0, 0.6, 0.4]
     assert distribution.without([0, 2, 7]).dense(3).tolist() == [0, 1, 0]

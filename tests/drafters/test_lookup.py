@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from tests.helpers.shipped import model, new_engine
 from tests.helpers.toys import GREEDY, MATCH, SAMPLED, decode, plain, remembered, session
@@ -136,10 +137,9 @@ def test_an_edit_task_runs_near_the_row_budget(predicted):
 
 def follows(text):
     """A target that says ``text``, whatever was accepted, by position."""
-    import torch
 
     def logits(prefix):
-        row = torch.zeros(1000, dtype=torch.float64)
+        row = np.zeros(1000, dtype=np.float64)
         row[text[min(len(prefix), len(text) - 1)]] = 9.0
         return row
 

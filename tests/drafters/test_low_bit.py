@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from outpace import SamplingParams, load
 from outpace.catalogue import resolve
@@ -70,4 +69,4 @@ def test_the_copy_is_rounded_and_its_head_pruned():
     assert kept == {*range(100), *target.tokenizer.special_ids, *target.end_tokens}
     kinds = {matrix.kind for layer in drafter._runtime._weights.layers for matrix in layer.matrices.values()}
     assert kinds == {"Q4_1"}
-    assert drafter._runtime.new_cache().dtype == target.runtime.new_cache().dtype == torch.float32
+    assert drafter._runtime.new_cache().dtype == target.runtime.new_cache().dtype == "float32"

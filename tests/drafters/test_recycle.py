@@ -1,16 +1,17 @@
 """Token recycling: what it keeps of the logits, and the tree it makes of that."""
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers.toys import BLOCK, GREEDY, MATCH, RATIO, SAMPLED, decode, plain, remembered, session
 
 from outpace.audit.toy import hashed_logits
 from outpace.core.errors import ParameterError
+from outpace.core.top import top
 from outpace.core.types import Forward, Verdict
 from outpace.drafters.common.extending import Start
-from outpace.drafters.recycle import Config, Recycle, template, top_tokens
+from outpace.drafters.recycle import Config, Recycle, template
 from outpace.sampling.random_source import KeyedRandomSource
 
 V = 6
@@ -18,28 +19,26 @@ TARGET = remembered(hashed_logits(V, 41, order=1))
 
 
 @given(st.integers(1, 80), st.lists(st.floats(0.01, 0.6), min_size=1, max_size=8))
-def test_template_is_a_tree_best_first(size, cache_users):
-    nodes = template(size, cache_users)
+def test_template_is_a_tree_best_first(size, shares):
+    nodes = template(size, shares)
     assert len(nodes) == size
     chances, children = {-1: 1.0}, set()
     for node, (parent, rank, chance) in enumerate(nodes):
-        assert -1 <= parent < node and chance == pytest.approx(chances[parent] * cache_users[rank])
+        assert -1 <= parent < node and chance == pytest.approx(chances[parent] * shares[rank])
         chances[node] = chance
         children.add((parent, rank))
     assert len(children) == size
     ordered = [chance for *_, chance in nodes]
     assert ordered == sorted(ordered, reverse=True)
-    best = sorted(
-        (chances[p] * share for p in chances for r, share in enumerate(cache_users) if (p, r) not in children)
-    )
+    best = sorted((chances[p] * share for p in chances for r, share in enumerate(shares) if (p, r) not in children))
     assert not best or best[-1] <= ordered[-1]  # nothing left out is better
-    assert template(size, cache_users, 2 * ordered[-1]) == [node for node in nodes if node[2] >= 2 * ordered[-1]]
+    assert template(size, shares, 2 * ordered[-1]) == [node for node in nodes if node[2] >= 2 * ordered[-1]]
 
 
 @pytest.mark.parametrize("size", [3, 200, 1024, 5000])
-def test_top_tokens(size):
-    logits = torch.randn(4, size, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(top_tokens(logits, 3), torch.topk(logits, 3).indices)
+def test_(size):
+    logits = np.random.default_rng(1).standard_normal((4, size)).astype(np.float32)
+    assert [top(row, 3).tolist() for row in logits] == np.argsort(-logits, axis=1)[:, :3].tolist()
 
 
 def observed(tokens, rows, text=(0, 1, 2), stop_below=0.0, **options):
@@ -50,7 +49,7 @@ def observed(tokens, rows, text=(0, 1, 2), stop_below=0.0, **options):
     )
     drafter.begin(one)
     drafter.extend([one], [Start(tokens)], [0])
-    logits = torch.zeros(len(rows), 50)
+    logits = np.zeros((len(rows), 50), dtype=np.float32)
     for row, best in enumerate(rows):
         for rank, token in enumerate(best):
             logits[row, token] = 9.0 - rank
@@ -126,7 +125,7 @@ def test_learns_how_often_each_rank_comes_and_drafts_as_much():
         for i in range(120):
             drafter.propose([one], [7])
             one.tokens.append(follow(i))
-            logits = torch.zeros(1, 50)
+            logits = np.zeros((1, 50), dtype=np.float32)
             logits[0, one.tokens[-1]] = 9.0
             drafter.observe([one], [Verdict([], one.tokens[-1], "correction")], [Forward([logits])])
         sizes.append(len(drafter.propose([one], [7])[0]))

@@ -2,15 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.toys import BLOCK, GREEDY, MATCH, RATIO, SAMPLED, admit, check_cache, commit_until, plain, session
 from tests.helpers.toys import remembered as _remembered
 
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
 from outpace.core.errors import DrafterError, ParameterError
 from outpace.core.protocols import Parts
-from outpace.core.types import Capabilities, Distribution, SamplingParams
+from outpace.core.top import top
+from outpace.core.types import Capabilities, Distribution, SamplingParams, log_total, softmax
 from outpace.drafters.common.tree import Tree, likeliest
 from outpace.drafters.draft_tree import Config, DraftTree, create
 from outpace.engine.loop import Loop
@@ -47,14 +48,14 @@ def test_equals_are_kept_parents_first():
 
 
 def test_without_a_token_the_rest_keeps_its_proportions():
-    distribution = Distribution(torch.tensor([0.2, 0.5, 0.3])).without([1])
+    distribution = Distribution(np.array([0.2, 0.5, 0.3], dtype=np.float32)).without([1])
     assert distribution.ids.tolist() == [0, 2]
-    torch.testing.assert_close(distribution.probs, torch.tensor([0.4, 0.6]))
+    np.testing.assert_allclose(distribution.probs, np.array([0.4, 0.6], dtype=np.float32))
 
 
 def test_greedy_alternatives_come_from_the_logits_and_the_pipeline_has_the_first_word():
     one = session(count=5, gamma=3, rule=MATCH)
-    logits = torch.tensor([0.0, 3.0, 2.0, -math.inf, 1.0])
+    logits = np.array([0.0, 3.0, 2.0, -math.inf, 1.0], dtype=np.float32)
     found = likeliest(one, Distribution.point(1), logits, 2, 3)
     assert [token for token, _ in found] == [1, 2, 4]
     assert found[1][1] == pytest.approx(2.0 - math.log(1 + math.e + math.e**2 + math.e**3))
@@ -64,19 +65,15 @@ def test_greedy_alternatives_come_from_the_logits_and_the_pipeline_has_the_first
 
 def test_under_match_the_noise_ranks_the_alternatives():
     """With the target's own distribution every draw of the target is the first choice, and the second the next best."""
-    distribution = Distribution(
-        torch.softmax(torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64), -1)
-    )
+    distribution = Distribution(softmax(np.random.default_rng(0).standard_normal(50)))
     for seed in range(20):
         one = session(count=5, gamma=3, params=SAMPLED, rng=KeyedRandomSource(seed), rule=MATCH)
-        noisy = distribution.scores + torch.from_numpy(gumbel_noise(seed, 0, 9, torch.arange(50).numpy()))
-        assert [token for token, _ in likeliest(one, distribution, distribution.scores, 9, 3)] == noisy.topk(
-            3
-        ).indices.tolist()
+        noisy = distribution.scores + gumbel_noise(seed, 0, 9, np.arange(50))
+        assert [token for token, _ in likeliest(one, distribution, distribution.scores, 9, 3)] == top(noisy, 3).tolist()
         one.rule = RATIO
-        assert [
-            token for token, _ in likeliest(one, distribution, distribution.scores, 9, 3)
-        ] == distribution.probs.topk(3).indices.tolist()
+        assert [token for token, _ in likeliest(one, distribution, distribution.scores, 9, 3)] == top(
+            distribution.probs, 3
+        ).tolist()
 
 
 @pytest.mark.parametrize(("depth", "width", "children"), [(1, 1, 3), (4, 1, 3), (3, 2, 2), (3, 3, 4), (5, 2, 3)])
@@ -126,11 +123,11 @@ def searched(one, budget, depth, width, children):
         for path in level:
             prefix = [*one.tokens, *path]
             logits = DRAFT(tuple(prefix))
-            values = torch.log_softmax(logits, -1)
+            values = logits - log_total(logits)
             if one.request.params.temperature > 0:
-                noise = gumbel_noise(one.rng.seed, 0, len(prefix), torch.arange(V).numpy())
-                values = torch.log_softmax(values + torch.from_numpy(noise), -1)
-            for token in values.topk(children).indices.tolist():
+                noise = gumbel_noise(one.rng.seed, 0, len(prefix), np.arange(V))
+                values = values + noise - log_total(values + noise)
+            for token in top(values, children).tolist():
                 born.append((*path, token))
                 scores[born[-1]] = scores[path] + float(values[token])
         level = sorted(born, key=lambda path: -scores[path])[:width]
@@ -154,7 +151,7 @@ def test_drawn_trees_carry_the_distributions_of_their_draws(rule):
             prefix = [*one.tokens, *(proposal.tokens[i] for i in proposal.path(node))]
             distribution = Pipeline(SAMPLED).distribution(DRAFT(tuple(prefix)), prefix)
             for child in proposal.children(node):
-                torch.testing.assert_close(proposal.draft_distributions[child].dense(V), distribution.dense(V))
+                np.testing.assert_allclose(proposal.draft_distributions[child].dense(V), distribution.dense(V))
                 distribution = distribution.without([proposal.tokens[child]])
 
 
@@ -197,7 +194,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ParameterError, match="width"):
         Config(width=0)
     chains = ToyRuntime(DRAFT, V)
-    chains.capabilities = lambda: Capabilities(False, torch.float64, True)
+    chains.capabilities = lambda: Capabilities(False, "float64", True)
     with pytest.raises(DrafterError, match="width 1"):
         create(Config(width=2), Parts(V, draft=chains))
     one = session(count=9, gamma=6, params=SamplingParams(temperature=1.0), rule=MATCH)

@@ -1,7 +1,7 @@
 """A draft that fails, depending on what it drew: everything drawn before is submitted, and nobody else notices."""
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.toys import (
     BLOCK,
     MATCH,
@@ -35,7 +35,7 @@ rules = pytest.mark.parametrize("rule", [RATIO, BLOCK], ids=["ratio", "block"])
 @pytest.mark.parametrize("error", [None, RuntimeError, MemoryError], ids=["nan", "raises", "memory"])
 def test_the_first_token_is_the_targets_whatever_the_draft_draws_before_it_fails(rule, error):
     """Target and draft are 0.5 / 0.5, and the draft fails behind its own token 0: it came 0.26 of the time once."""
-    even = lambda prefix: torch.zeros(2)  # noqa: E731
+    even = lambda prefix: np.zeros(2)  # noqa: E731
     zeros = 0
     for seed in range(1500):
         one = session(count=4, gamma=2, params=SAMPLED, rng=KeyedRandomSource(seed), prompt=[1])
@@ -47,7 +47,7 @@ def after(one, budget, *, fault):
     """A chain of drawn tokens, one of which is followed by a fault: whether, depends on the draw."""
     node, drawn = -1, []
     while len(drawn) < budget:
-        distribution = one.pipeline.distribution(torch.as_tensor(DRAFT((*one.tokens, *drawn))), [*one.tokens, *drawn])
+        distribution = one.pipeline.distribution(np.asarray(DRAFT((*one.tokens, *drawn))), [*one.tokens, *drawn])
         node = one.draw(distribution, node)
         drawn.append(one.record.tokens[node])
         if drawn[-1] == 0:
@@ -66,7 +66,7 @@ FAULTS = {
     "is no proposal": lambda one: None,
     "names a token that is none": lambda one: Proposal.chain([V + 3]),
     "draws from another distribution": lambda one: Proposal.chain(
-        one.record.tokens, [type(distribution)(torch.full((V,), 1 / V)) for distribution in one.record.distributions]
+        one.record.tokens, [type(distribution)(np.full((V,), 1 / V)) for distribution in one.record.distributions]
     ),
     "adds a sibling beyond the budget": lambda one: Proposal(
         [*one.record.tokens, 1], [*one.record.parents, -1], [*one.record.distributions, None]
@@ -87,7 +87,7 @@ def test_a_drafter_that_draws_past_the_record_drafts_nothing_and_is_told_so(rule
     """Whoever calls the rule itself could lose what was drawn: under a rule that needs the draws, none counts."""
 
     def careless(one, budget):
-        distribution = one.pipeline.distribution(torch.as_tensor(DRAFT(tuple(one.tokens))), one.tokens)
+        distribution = one.pipeline.distribution(np.asarray(DRAFT(tuple(one.tokens))), one.tokens)
         token = one.rule.draw(distribution, one.rng, len(one.tokens), 0, 0)
         if token == 0:
             raise RuntimeError("on purpose")

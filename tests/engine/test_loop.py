@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.toys import (
     GREEDY,
     MATCH,
@@ -92,8 +92,8 @@ def test_end_token_at_each_offset_of_a_run(place):
     script = [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0]
     script[place] = end
 
-    def target(prefix: Sequence[int]) -> torch.Tensor:
-        return torch.nn.functional.one_hot(torch.tensor(script[len(prefix) - 2]), V) * 9.0
+    def target(prefix: Sequence[int]) -> np.ndarray:
+        return np.eye(V)[script[len(prefix) - 2]] * 9.0
 
     one = session(count=9, gamma=gamma)
     decode(target, V, Scripted(right_first(target, V, gamma)), MATCH, one, commit_until(ends=[end]))
@@ -110,7 +110,7 @@ def test_end_in_the_middle_of_a_run_is_accounted_as_emitted():
     first = said(5)
     end = next(token for token in range(V) if token not in first[:2])
     run = [*first[:2], end, 0, 0]
-    fixed = lambda prefix: torch.nn.functional.one_hot(torch.tensor([*run, 0][len(prefix) - 2]), V) * 9.0  # noqa: E731
+    fixed = lambda prefix: np.eye(V)[[*run, 0][len(prefix) - 2]] * 9.0  # noqa: E731
     one = session(count=30, gamma=5)
     decode(fixed, V, Scripted(lambda one, budget: Proposal.chain(run)), MATCH, one, commit_until(ends=[end]))
     report = one.report
@@ -165,7 +165,7 @@ BAD = {
     "id beyond the vocabulary": lambda one, budget: Proposal.chain([V + len(one.tokens)]),
     "negative id": lambda one, budget: Proposal.chain([-1]),
     "no whole number": lambda one, budget: Proposal.chain([1.5]),
-    "number of a tensor": lambda one, budget: Proposal.chain(torch.tensor([1])),
+    "number of a tensor": lambda one, budget: Proposal.chain(np.array([1])),
     "not a proposal": lambda one, budget: [1, 2],
     "nothing": lambda one, budget: None,
     "over budget": lambda one, budget: Proposal.chain([0] * (budget + 1)),
@@ -353,6 +353,6 @@ def test_lookup_meets_the_limit_on_repetitive_prompts(length):
 
 
 def test_nan_logits_are_an_error_not_a_token():
-    nothing = lambda prefix: torch.full((V,), math.nan)  # noqa: E731
+    nothing = lambda prefix: np.full((V,), math.nan)  # noqa: E731
     with pytest.raises(NumericsError):
         decode(nothing, V, Scripted(raising), MATCH, session(count=3, gamma=0))

@@ -6,7 +6,6 @@ import pathlib
 import random
 
 import pytest
-import torch
 from tests.helpers.shipped import model
 
 import outpace
@@ -191,7 +190,7 @@ def test_a_slot_takes_the_pages_that_it_counts():
     def resident() -> int:
         return int(statm.read_text().split()[1]) * mmap.PAGESIZE
 
-    cache = KVCache(layers=28, kv_heads=2, head_dim=128, dtype=torch.bfloat16)
+    cache = KVCache(layers=28, kv_heads=2, head_dim=128, dtype="bfloat16")
     before = resident()
     slot = cache.open(32768)  # 896 MiB
     assert cache.nbytes == 0

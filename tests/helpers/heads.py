@@ -1,22 +1,26 @@
 """Toy heads in folders, as a drafter's ``heads`` option names them."""
 
+from __future__ import annotations
+
 import functools
 import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
+import pytest
 
-from outpace.audit.heads import toy_checkpoint
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FOLDERS = Path(tempfile.mkdtemp(prefix="outpace-heads-"))
 
 
 def write_heads(folder: Path, settings: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Path:
     """A folder with config.json and model.safetensors."""
+    from safetensors.torch import save_file
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(dict(settings)))
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
@@ -25,6 +29,8 @@ def write_heads(folder: Path, settings: Mapping[str, object], tensors: Mapping[s
 
 def medusa_checkpoint(hidden: int, vocab_rows: int, heads: int = 3, blocks: int = 1) -> tuple[dict, dict[str, Tensor]]:
     """config.json and tensors of random heads in the original layout."""
+    import torch
+
     generator = torch.Generator().manual_seed(3)
     tensors = {}
     for head in range(heads):
@@ -37,9 +43,12 @@ def medusa_checkpoint(hidden: int, vocab_rows: int, heads: int = 3, blocks: int 
 
 @functools.cache
 def toy_folder(drafter: str, vocab_size: int) -> Path | None:
-    """Heads for a toy of ``vocab_size`` tokens; None for a drafter that takes none."""
+    """Heads for a toy of ``vocab_size`` tokens; None for a drafter that takes none. Skips the test without torch."""
+    if drafter not in ("medusa", "eagle"):
+        return None
+    pytest.importorskip("torch")
+    from outpace.audit.heads import toy_checkpoint
+
     if drafter == "medusa":
         return write_heads(_FOLDERS / f"medusa-{vocab_size}", *medusa_checkpoint(vocab_size, vocab_size))
-    if drafter == "eagle":
-        return write_heads(_FOLDERS / f"eagle-{vocab_size}", *toy_checkpoint(vocab_size))
-    return None
+    return write_heads(_FOLDERS / f"eagle-{vocab_size}", *toy_checkpoint(vocab_size))

@@ -1,7 +1,6 @@
 """Weights of every kind as a GGUF file holds them, and packed."""
 
 import numpy as np
-import torch
 from gguf import GGMLQuantizationType, quants
 
 from outpace.kernels import linear
@@ -37,26 +36,26 @@ def raw_rows(kind: str, rows: int, cols: int, seed: int = 0) -> np.ndarray:
     return np.ascontiguousarray(quants.quantize(values, GGMLQuantizationType[kind])).view(np.uint8).reshape(rows, -1)
 
 
-def exact(kind: str, raw: np.ndarray, cols: int) -> torch.Tensor:
+def exact(kind: str, raw: np.ndarray, cols: int) -> np.ndarray:
     """The values by the gguf package's own arithmetic: float32 ``[rows, cols]``."""
     if kind == "F32":
-        return torch.from_numpy(raw.view(np.float32).copy())
+        return raw.view(np.float32).copy()
     values = quants.dequantize(raw, GGMLQuantizationType[kind]).astype(np.float32)
-    return torch.from_numpy(values.reshape(raw.shape[0], cols))
+    return values.reshape(raw.shape[0], cols)
 
 
-def packed(library: Library, kind: str, rows: int, seed: int = 0) -> tuple[linear.PackedMatrix, torch.Tensor]:
+def packed(library: Library, kind: str, rows: int, seed: int = 0) -> tuple[linear.PackedMatrix, np.ndarray]:
     """A packed matrix and its exact values."""
     cols = columns(kind)
     raw = raw_rows(kind, rows, cols, seed)
     return linear.pack(library, raw, kind, cols, threads=2), exact(kind, raw, cols)
 
 
-def activations(rows: int, cols: int, seed: int = 1) -> torch.Tensor:
+def activations(rows: int, cols: int, seed: int = 1) -> np.ndarray:
     """float32 ``[rows, cols]`` with channels of very different size, as real models have."""
-    generator = torch.Generator().manual_seed(seed)
-    size = torch.randn(1, cols, generator=generator).exp()
-    return torch.randn(rows, cols, generator=generator) * size
+    rng = np.random.default_rng(seed)
+    size = np.exp(rng.standard_normal((1, cols)))
+    return (rng.standard_normal((rows, cols)) * size).astype(np.float32)
 
 
 def largest(raw: np.ndarray, kind: str) -> np.ndarray:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import gguf
 import numpy as np
-import torch
 
 from outpace.families.config import DecoderConfig
 from outpace.families.table import DECODER, expected_tensors, known
@@ -36,15 +35,16 @@ def small_config(*optional: str, **changes: object) -> DecoderConfig:
 
 def random_checkpoint(config: DecoderConfig, kind: str = "F32", seed: int = 0) -> SimpleNamespace:
     """Random weights; matrices as ``kind``, vectors in F32."""
-    generator = torch.Generator().manual_seed(seed)
+    rng = np.random.default_rng(seed)
     tensors = {}
     for name, shape in expected_tensors(config).items():
         if config.tied and name == "lm_head.weight":
             continue
-        values = torch.randn(shape, generator=generator)
+        values = rng.standard_normal(shape, dtype=np.float32)
         values = values / shape[1] ** 0.5 if len(shape) == 2 else 1 + 0.2 * values if "norm" in name else 0.3 * values
+        values = values.reshape(-1, shape[-1]).astype(np.float32)
         stored = kind if len(shape) == 2 else "F32"
-        data = gguf.quants.quantize(values.numpy().reshape(-1, shape[-1]), gguf.GGMLQuantizationType[stored])
-        raw = np.ascontiguousarray(data).view(np.uint8).reshape(values.reshape(-1, shape[-1]).shape[0], -1)
+        data = gguf.quants.quantize(values, gguf.GGMLQuantizationType[stored])
+        raw = np.ascontiguousarray(data).view(np.uint8).reshape(len(values), -1)
         tensors[name] = StoredTensor(name, name, Path("memory"), tuple(shape), stored, raw)
     return SimpleNamespace(path=Path("memory"), tensors=tensors)

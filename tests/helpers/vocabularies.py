@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-import torch
+import numpy as np
 
 from outpace.audit.toy import LogitsOf, ToyRuntime
 from outpace.audit.vocabularies import letters
@@ -29,10 +29,10 @@ def foreseeing(draft: Tokenizer, text: str) -> ToyRuntime:
 
     encoder = Encoder(draft)
 
-    def logits_of(prefix: Sequence[int]) -> torch.Tensor:
+    def logits_of(prefix: Sequence[int]) -> np.ndarray:
         known = b"".join(map(draft.token_bytes, prefix)).decode(errors="replace")
         rest = encoder.go_on(text[len(known) :]) if text.startswith(known) else []
-        logits = torch.zeros(draft.size, dtype=torch.float64)
+        logits = np.zeros(draft.size, dtype=np.float64)
         logits[rest[0] if rest else 0] = 20.0
         return logits
 
@@ -42,8 +42,8 @@ def foreseeing(draft: Tokenizer, text: str) -> ToyRuntime:
 def scripted(tokens: Sequence[int], vocab_size: int) -> LogitsOf:
     """A target that says these tokens, whatever the sampling: all else is far below."""
 
-    def logits_of(prefix: Sequence[int]) -> torch.Tensor:
-        logits = torch.zeros(vocab_size, dtype=torch.float64)
+    def logits_of(prefix: Sequence[int]) -> np.ndarray:
+        logits = np.zeros(vocab_size, dtype=np.float64)
         logits[tokens[len(prefix)] if len(prefix) < len(tokens) else 0] = 40.0
         return logits
 

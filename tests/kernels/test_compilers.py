@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from outpace.core.bf16 import to_bf16
 from outpace.kernels import build, native
 from outpace.kernels.linear import matmul, pack, pack_float, unpack
 from outpace.kernels.native import Library, available, missing_notice, open_library
@@ -46,20 +46,19 @@ def test_same_bits_whatever_the_compiler(built, variant):
 
 
 def _everything(library):
-    generator = torch.Generator().manual_seed(0)
+    rng = np.random.default_rng(0)
 
     def draw(*shape):
-        return torch.randn(*shape, generator=generator)
+        return rng.standard_normal(shape, dtype=np.float32)
 
     found = []
     for kind in ("Q8_0", "Q4_0", "Q4_1", "BF16", "F16", "F32"):
-        weight = draw(37, 96).to(torch.float16 if kind == "F16" else torch.float32)
+        weight = draw(37, 96).astype(np.float16 if kind == "F16" else np.float32)
         matrix = pack_float(library, weight, kind, threads=1)
         found.append((f"values of {kind}", unpack(matrix)))
         for rows in (1, 3, 13):
             found.append((f"{kind}, {rows} rows", matmul(matrix, draw(rows, 96), threads=2)))
             found.append((f"{kind}, exact", matmul(matrix, draw(rows, 96), threads=1, activations="f32")))
-    rng = np.random.default_rng(0)
     for kind, (size, scales) in _SCALES.items():
         cols = 256 if "_K" in kind else 96
         raw = rng.integers(0, 256, (37, cols // (256 if "_K" in kind else 32), size), dtype=np.uint8)
@@ -67,8 +66,10 @@ def _everything(library):
             raw[..., at : at + 2] = (0, 0x2C)  # 1/16
         matrix = pack(library, raw.reshape(37, -1), kind, cols, threads=1)
         found += [(f"values of {kind}", unpack(matrix)), (kind, matmul(matrix, draw(5, cols), threads=2))]
-    for dtype in (torch.float32, torch.bfloat16):
-        keys, values = (draw(1, 2, 24, 16).to(dtype) for _ in range(2))
+    for dtype in ("float32", "bfloat16"):
+        keys, values = draw(1, 2, 24, 16), draw(1, 2, 24, 16)
+        if dtype == "bfloat16":
+            keys, values = to_bf16(keys), to_bf16(values)
         slots = [SlotRows(5, keys, values, 19, [-1, 0, 0, 1, 2])]
         found.append((f"attention, {dtype}", attention(library, draw(5, 4, 16), slots, 0, 2, 2)))
     sampler, logits, key = Sampler(library), 4 * draw(1003), NoiseKey(7, 11, 2, 1)
@@ -77,7 +78,7 @@ def _everything(library):
     found += [("top_p", sampler.top_p(probs, 0.9)), ("at_least", sampler.at_least(logits, 1.0))]
     numbers = [sampler.argmax(logits), sampler.quantile(probs, 0.3), sampler.log_total(logits, float(logits.max()))]
     numbers += [sampler.perturbed_argmax(logits, 0.9, NoiseKey(seed, 3, 0, 0)) for seed in range(50)]
-    return [(name, tensor.numpy()) for name, tensor in found] + [("numbers", np.array(numbers, dtype=np.float64))]
+    return [*found, ("numbers", np.array(numbers, dtype=np.float64))]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outpace.core.types import Chunk
 from outpace.runtimes.loading import load_model
+from outpace.runtimes.torch_tensors import tensor_of
 
 pytestmark = pytest.mark.audit
 
@@ -46,6 +47,7 @@ def test_logits_and_greedy_tokens_equal_transformers(
     greedy = [int(logits[-1].argmax())]
     while len(greedy) < steps:
         greedy.append(int(model.runtime.forward([Chunk(slot, greedy[-1:])], cache).logits[0][0].argmax()))
+    logits = tensor_of(logits)
     vocab_size = model.config.vocab_size
     del model, cache
     gc.collect()

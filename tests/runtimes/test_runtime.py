@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from outpace.families.family import decoder_config
 from outpace.families.table import expected_tensors
 from outpace.runtimes.torch_decoder import Decoder
 from outpace.runtimes.torch_runtime import TorchRuntime
+from outpace.runtimes.torch_tensors import NAMES
 
 CONTEXT, VOCAB, ROWS = 40, 50, 56
 
@@ -53,7 +55,7 @@ RUNTIME = make_runtime()
 def fresh_logits(tokens: Sequence[int]) -> Tensor:
     """Logits of every position, from an empty cache in one chunk."""
     cache = RUNTIME.new_cache()
-    return RUNTIME.forward([Chunk(cache.open(CONTEXT), tokens)], cache).logits[0]
+    return RUNTIME.forward([Chunk(cache.open(CONTEXT), tokens)], cache).logits[0].tensor
 
 
 def close(a: Tensor, b: Tensor) -> None:
@@ -62,7 +64,8 @@ def close(a: Tensor, b: Tensor) -> None:
 
 def entries(cache: KVCache, slot: int) -> tuple[Tensor, Tensor]:
     keys, values = cache.storage(slot)
-    return keys[:, :, : cache.length(slot)].clone(), values[:, :, : cache.length(slot)].clone()
+    keys, values = (torch.from_numpy(part[:, :, : cache.length(slot)].copy()) for part in (keys, values))
+    return keys, values
 
 
 PROMPT = [7, 3, 3, 49, 0, 12, 8]
@@ -73,7 +76,7 @@ def test_chunked_prefill_equals_whole(cuts: tuple[int, ...]) -> None:
     cache = RUNTIME.new_cache()
     slot = cache.open(len(PROMPT))
     edges = (0, *cuts, len(PROMPT))
-    parts = [RUNTIME.forward([Chunk(slot, PROMPT[a:b])], cache).logits[0] for a, b in itertools.pairwise(edges)]
+    parts = [RUNTIME.forward([Chunk(slot, PROMPT[a:b])], cache).logits[0].tensor for a, b in itertools.pairwise(edges)]
     close(torch.cat(parts), fresh_logits(PROMPT))
     assert cache.length(slot) == len(PROMPT)
 
@@ -93,7 +96,7 @@ def test_every_tree_row_equals_its_chain() -> None:
     cache = RUNTIME.new_cache()
     slot = cache.open(30)
     RUNTIME.forward([Chunk(slot, PROMPT)], cache)
-    logits = RUNTIME.forward([Chunk(slot, TREE_TOKENS, TREE_PARENTS)], cache).logits[0]
+    logits = RUNTIME.forward([Chunk(slot, TREE_TOKENS, TREE_PARENTS)], cache).logits[0].tensor
     for row in range(len(TREE_TOKENS)):
         chain = [TREE_TOKENS[i] for i in path_of(TREE_PARENTS, row)]
         close(logits[row], fresh_logits(PROMPT + chain)[-1])
@@ -113,7 +116,7 @@ def test_kept_path_continues_like_a_fresh_cache(data: st.DataObject) -> None:
     RUNTIME.forward([Chunk(slot, PROMPT)], cache)
     RUNTIME.forward([Chunk(slot, tokens, parents)], cache)
     cache.keep(slot, len(PROMPT), path)
-    after = RUNTIME.forward([Chunk(slot, [4, 44])], cache).logits[0]
+    after = RUNTIME.forward([Chunk(slot, [4, 44])], cache).logits[0].tensor
     survivors = PROMPT + [tokens[i] for i in path] + [4, 44]
     other = RUNTIME.new_cache()
     twin = other.open(30)
@@ -145,8 +148,8 @@ def test_ragged_batch_equals_solo_runs() -> None:
         if start:
             RUNTIME.forward([Chunk(slot, start)], solo)
         alone = RUNTIME.forward([Chunk(slot, chunk.tokens, chunk.parents)], solo, ["hidden"])
-        close(logits, alone.logits[0][chunk.logits_from :])
-        close(hidden, alone.features["hidden"][0])
+        close(logits.tensor, alone.logits[0].tensor[chunk.logits_from :])
+        close(hidden.tensor, alone.features["hidden"][0].tensor)
         for ours, theirs in zip(entries(cache, chunk.slot), entries(solo, slot), strict=True):
             close(ours, theirs)
 
@@ -156,10 +159,10 @@ def test_logits_are_the_head_of_the_hidden_feature_without_padding() -> None:
     forward = RUNTIME.forward([Chunk(cache.open(9), PROMPT)], cache, ["hidden", "layer.1"])
     head = RUNTIME.decoder.head.weight
     assert head.shape[0] == ROWS and forward.logits[0].shape == (len(PROMPT), VOCAB)
-    close(forward.logits[0], forward.features["hidden"][0] @ head[:VOCAB].T)
-    last = forward.features["layer.1"][0]
+    close(forward.logits[0].tensor, forward.features["hidden"][0].tensor @ head[:VOCAB].T)
+    last = forward.features["layer.1"][0].tensor
     normed = last / (last.square().mean(-1, keepdim=True) + 1e-6).sqrt() * RUNTIME.decoder.norm
-    close(normed, forward.features["hidden"][0])
+    close(normed, forward.features["hidden"][0].tensor)
 
 
 def test_float32_and_bfloat16_give_float32_logits() -> None:
@@ -169,12 +172,12 @@ def test_float32_and_bfloat16_give_float32_logits() -> None:
         tensors = {n: torch.randn(s, generator=generator) * 0.4 for n, s in expected_tensors(config).items()}
         runtime = TorchRuntime(Decoder.from_tensors(config, tensors, dtype))
         cache = runtime.new_cache()
-        logits = runtime.forward([Chunk(cache.open(9), PROMPT)], cache).logits[0]
-        assert logits.dtype == torch.float32 and runtime.capabilities().dtype == dtype
+        logits = runtime.forward([Chunk(cache.open(9), PROMPT)], cache).logits[0].tensor
+        assert logits.dtype == torch.float32 and runtime.capabilities().dtype == NAMES[dtype]
         tensors = {n: t.to(dtype).double() for n, t in tensors.items()}
         exact = TorchRuntime(Decoder.from_tensors(config, tensors, torch.float64))
         cache = exact.new_cache()
-        reference = exact.forward([Chunk(cache.open(9), PROMPT)], cache).logits[0]
+        reference = exact.forward([Chunk(cache.open(9), PROMPT)], cache).logits[0].tensor
         tolerance = 1e-4 if dtype == torch.float32 else 0.1
         torch.testing.assert_close(logits.double(), reference, atol=tolerance, rtol=tolerance)
 
@@ -198,11 +201,11 @@ def test_bad_chunks_are_refused_before_anything_is_written(
     cache = RUNTIME.new_cache()
     good, bad = cache.open(20), cache.open(30)
     RUNTIME.forward([Chunk(bad, PROMPT)], cache)
-    before = [t.clone() for slot in (good, bad) for t in cache.storage(slot)]
+    before = [t.copy() for slot in (good, bad) for t in cache.storage(slot)]
     with pytest.raises(error, match=words):
         RUNTIME.forward([Chunk(good, PROMPT), Chunk(bad, tokens, parents)], cache)
     after = [t for slot in (good, bad) for t in cache.storage(slot)]
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert (cache.length(good), cache.length(bad)) == (0, len(PROMPT))
 
 
@@ -210,7 +213,7 @@ def test_a_wide_tree_at_the_edge_counts_depth_not_rows() -> None:
     cache = RUNTIME.new_cache()
     slot = cache.open(CONTEXT + 4)
     RUNTIME.forward([Chunk(slot, [1] * (CONTEXT - 1))], cache)
-    logits = RUNTIME.forward([Chunk(slot, [2, 3, 4], [-1, -1, -1])], cache).logits[0]
+    logits = RUNTIME.forward([Chunk(slot, [2, 3, 4], [-1, -1, -1])], cache).logits[0].tensor
     close(logits[2], fresh_logits([1] * (CONTEXT - 1) + [4])[-1])
 
 
@@ -249,7 +252,7 @@ def test_storage_never_moves() -> None:
     """100 rounds with scripted rejections on one storage; logits equal a full recompute (bug B11)."""
     cache = RUNTIME.new_cache()
     slot = cache.open(CONTEXT)
-    pointers = [t.data_ptr() for t in cache.storage(slot)]
+    pointers = [t.ctypes.data for t in cache.storage(slot)]
     tokens = [1]
     RUNTIME.forward([Chunk(slot, tokens)], cache)
     for turn in range(100):
@@ -258,14 +261,14 @@ def test_storage_never_moves() -> None:
             cache.keep(slot, 3, [])
         drafted = [(turn * 7 + i * 3) % VOCAB for i in range(4)]
         base = cache.length(slot)
-        logits = RUNTIME.forward([Chunk(slot, drafted)], cache).logits[0]
+        logits = RUNTIME.forward([Chunk(slot, drafted)], cache).logits[0].tensor
         accepted = turn % 5
         cache.keep(slot, base, range(accepted))
         tokens = tokens + drafted[:accepted]
         assert cache.length(slot) == len(tokens)
         if turn % 9 == 0 and accepted:
             close(logits[accepted - 1], fresh_logits(tokens)[-1])
-    assert [t.data_ptr() for t in cache.storage(slot)] == pointers and cache.capacity(slot) == CONTEXT
+    assert [t.ctypes.data for t in cache.storage(slot)] == pointers and cache.capacity(slot) == CONTEXT
 
 
 def test_closed_slots_are_gone_and_neighbours_stay() -> None:
@@ -279,4 +282,4 @@ def test_closed_slots_are_gone_and_neighbours_stay() -> None:
         cache.length(first)
     third = cache.open(8)
     assert third not in (first, second)
-    close(RUNTIME.forward([Chunk(second, [5])], cache).logits[0][0], fresh_logits([3, 4, 5])[-1])
+    close(RUNTIME.forward([Chunk(second, [5])], cache).logits[0].tensor[0], fresh_logits([3, 4, 5])[-1])

@@ -7,9 +7,9 @@ import re
 from itertools import product
 
 import jsonschema_rs
+import numpy as np
 import pytest
 import tokenizers
-import torch
 from tests.helpers.shipped import model, new_engine, shared_engine
 from tokenizers import decoders, models
 
@@ -83,9 +83,9 @@ def test_the_state_after_any_walk_is_that_of_a_fresh_one(kind):
     for step in range(150):
         mask = grammar.allowed(prefix)
         fresh = grammars.grammar(constraint)
-        assert torch.equal(fresh.allowed(prefix), mask)
+        assert np.array_equal(fresh.allowed(prefix), mask)
         if step % 4 == 0:
-            assert torch.equal(grammar.allowed(prefix), mask)
+            assert np.array_equal(grammar.allowed(prefix), mask)
         if step % 5 == 4:
             prefix = prefix[: max(0, len(prefix) - rng.randrange(5))]
         forbidden = sorted(set(range(1024)) - set(grammar.allowed(prefix).tolist()))
@@ -247,18 +247,18 @@ def test_every_kind_ends_in_a_whole_answer(constraint, pattern):
 
 def test_a_draft_whose_head_lacks_the_allowed_tokens_drafts_all_the_same():
     params = SamplingParams(temperature=1.0, constraint=Constraint("regex", "ba"))
-    distribution = pipeline(params).distribution(torch.tensor([0.0, -torch.inf, -torch.inf]), PROMPT)
+    distribution = pipeline(params).distribution(np.array([0.0, -np.inf, -np.inf], dtype=np.float32), PROMPT)
     assert distribution.token(0) == B and distribution.size == 1
     either = SamplingParams(temperature=1.0, constraint=Constraint("regex", "[ab]c"))
     distribution = pipeline(either, toy_grammars("a", "b", "c")).distribution(
-        torch.tensor([-torch.inf, -torch.inf, 1.0, 2.0]), PROMPT
+        np.array([-np.inf, -np.inf, 1.0, 2.0], dtype=np.float32), PROMPT
     )
     assert distribution.ids.tolist() == [0, 1] and distribution.probs.tolist() == [0.5, 0.5]
 
 
 def test_a_draft_with_a_shorter_vocabulary_sees_the_mask_as_far_as_it_goes():
     params = SamplingParams(temperature=1.0, constraint=Constraint("regex", "a?b?"))
-    assert pipeline(params).distribution(torch.zeros(2), PROMPT).ids.tolist() == [A, B]
+    assert pipeline(params).distribution(np.zeros(2, dtype=np.float32), PROMPT).ids.tolist() == [A, B]
 
 
 @pytest.mark.parametrize(
@@ -358,8 +358,10 @@ def test_a_request_ends_as_without_drafts(rule, widths, said):
     if len(set(widths)) > 1 and not rule.TREES:
         pytest.skip("chains only")
     text = ["ab.".index(letter) for letter in said]
-    target = remembered(lambda prefix: torch.eye(3)[text[min(len(prefix) - len(PROMPT), len(text) - 1)]] * 50)
-    draft = remembered(lambda prefix: torch.tensor([9.0, 8.0, 0.0]))
+    target = remembered(
+        lambda prefix: np.eye(3, dtype=np.float32)[text[min(len(prefix) - len(PROMPT), len(text) - 1)]] * 50
+    )
+    draft = remembered(lambda prefix: np.array([9.0, 8.0, 0.0], dtype=np.float32))
     params = SamplingParams(temperature=1.0, constraint=COSTLY)
     ends = {}
     for drafter, gamma in ((Scripted(lambda one, budget: Proposal()), 0), (drawing(draft, widths), 6)):

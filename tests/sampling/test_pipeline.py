@@ -2,8 +2,8 @@
 
 import math
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +13,9 @@ from outpace.sampling.pipeline import Pipeline
 
 
 def distribution(logits, **params):
-    return Pipeline(SamplingParams(**params)).distribution(torch.as_tensor(logits), [])
+    return Pipeline(SamplingParams(**params)).distribution(
+        np.asarray(logits, dtype=getattr(logits, "dtype", np.float32)), []
+    )
 
 
 def slow(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float) -> dict[int, float]:
@@ -41,11 +43,9 @@ def slow(logits: list[float], temperature: float, top_k: int, top_p: float, min_
 )
 def test_agrees_with_the_slow_twin(tenths, temperature, top_k, top_p, min_p):
     logits = [x / 10 for x in tenths]  # ties are frequent
-    fast = distribution(
-        torch.tensor(logits, dtype=torch.float64), temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
-    )
+    fast = distribution(np.array(logits), temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     expected = slow(logits, temperature, top_k, top_p, min_p)
-    assert [fast.token(i) for i in range(fast.probs.numel())] == sorted(expected)
+    assert [fast.token(i) for i in range(fast.probs.size)] == sorted(expected)
     assert fast.probs.tolist() == pytest.approx([expected[i] for i in sorted(expected)])
 
 
@@ -57,29 +57,17 @@ def test_temperature_zero_is_the_lowest_of_the_best():
     assert distribution([0.0, 2.0, 2.0 + 1e-6]).token(0) == 2
 
 
-def test_torchs_inference_mode_may_come_and_go():
-    pipeline, row = Pipeline(SamplingParams(temperature=0.7, top_p=0.9, presence_penalty=1.0)), torch.randn(50)
-    outside = pipeline.distribution(row, [1])
-    for _ in range(2):
-        with torch.inference_mode():
-            inside = Pipeline(SamplingParams(temperature=0.7, top_p=0.9, presence_penalty=1.0))
-            assert torch.equal(pipeline.distribution(row.clone(), [1]).probs, outside.probs)
-            assert torch.equal(inside.distribution(row.clone(), [1]).probs, outside.probs)
-        assert torch.equal(inside.distribution(row, [1]).probs, outside.probs)
-        assert torch.equal(pipeline.distribution(row, [1]).probs, outside.probs)
-
-
 def test_top_k_one_is_greedy():
-    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
     for _ in range(50):
-        row = torch.randn(30)
+        row = rng.standard_normal(30, dtype=np.float32)
         assert distribution(row, temperature=1.0, top_k=1).token(0) == distribution(row).token(0)
 
 
 @pytest.mark.parametrize("temperature", [1e-9, 1e-45, 1e-300])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_tiny_temperatures_are_greedy_not_nan(temperature, dtype):
-    assert distribution(torch.tensor([1.0, 3.0, 2.0], dtype=dtype), temperature=temperature).probs.tolist() == [0, 1, 0]
+    assert distribution(np.array([1.0, 3.0, 2.0], dtype=dtype), temperature=temperature).probs.tolist() == [0, 1, 0]
 
 
 def test_ties_at_the_edge_go_to_the_lower_ids():
@@ -89,10 +77,9 @@ def test_ties_at_the_edge_go_to_the_lower_ids():
 
 def test_top_p_over_a_large_flat_vocabulary():
     """More tokens in the nucleus than are sorted at first; all equally probable."""
-    flat = distribution(torch.zeros(4096), temperature=1.0, top_p=0.5)
+    flat = distribution(np.zeros(4096, dtype=np.float32), temperature=1.0, top_p=0.5)
     assert flat.ids.tolist() == list(range(2048))
-    torch.manual_seed(0)
-    row = torch.randn(6000, dtype=torch.float64)
+    row = np.random.default_rng(0).standard_normal(6000)
     wide = distribution(row, temperature=2.0, top_p=0.9)
     assert wide.ids.tolist() == sorted(slow(row.tolist(), 2.0, 0, 0.9, 0.0))
 

@@ -2,8 +2,8 @@
 
 import itertools
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.toys import (
     BLOCK,
     RATIO,
@@ -18,7 +18,7 @@ from tests.helpers.toys import (
 from outpace.audit import broken
 from outpace.audit.exact import enumerate_distribution
 from outpace.audit.toy import ToyRuntime, hashed_logits, mixed_logits
-from outpace.core.types import Distribution, Key, Proposal, SamplingParams
+from outpace.core.types import Distribution, Key, Proposal, SamplingParams, softmax
 from outpace.drafters.draft_model import DraftModel
 from outpace.sampling.random_source import KeyedRandomSource
 from outpace.verify import block
@@ -70,17 +70,12 @@ def expected_accepted(rule, distributions, drafts):
 
 
 def random_distributions(generator, depth, vocab_size, sharpness):
-    prefix_cache = [p for length in range(depth + 1) for p in itertools.product(range(vocab_size), repeat=length)]
-    return {
-        p: Distribution(
-            torch.softmax(sharpness * torch.randn(vocab_size, generator=generator, dtype=torch.float64), -1)
-        )
-        for p in prefix_cache
-    }
+    prefixes = [p for length in range(depth + 1) for p in itertools.product(range(vocab_size), repeat=length)]
+    return {p: Distribution(softmax(sharpness * generator.standard_normal(vocab_size))) for p in prefixes}
 
 
 def test_never_accepts_less_than_ratio_and_mostly_more():
-    generator = torch.Generator().manual_seed(3)
+    generator = np.random.default_rng(3)
     gains = []
     for number in range(24):
         gamma, sharpness = 2 + number % 2, (0.5, 1.0, 2.0, 4.0)[number % 4]
@@ -94,17 +89,20 @@ def test_never_accepts_less_than_ratio_and_mostly_more():
 
 def test_the_papers_example():
     """Section 2 of the paper: p(A) = 1/3, q(A) = 2/3, gamma 2: ratio accepts 10/9 tokens, block 11/9."""
-    p, q = Distribution(torch.tensor([1 / 3, 2 / 3]).double()), Distribution(torch.tensor([2 / 3, 1 / 3]).double())
-    prefix_cache = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
-    distributions, drafts = dict.fromkeys(prefix_cache, p), dict.fromkeys(prefix_cache[:3], q)
+    p, q = (
+        Distribution(np.array([1 / 3, 2 / 3])),
+        Distribution(np.array([2 / 3, 1 / 3])),
+    )
+    prefixes = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (1, 1)]
+    distributions, drafts = dict.fromkeys(prefixes, p), dict.fromkeys(prefixes[:3], q)
     assert expected_accepted(RATIO, distributions, drafts) == pytest.approx(10 / 9)
     assert expected_accepted(BLOCK, distributions, drafts) == pytest.approx(11 / 9)
 
 
 def test_one_draft_is_judged_as_ratio_judges_it():
-    generator = torch.Generator().manual_seed(5)
+    generator = np.random.default_rng(5)
     for seed in range(40):
-        p, q, bonus = (Distribution(torch.softmax(torch.randn(4, generator=generator), -1)) for _ in range(3))
+        p, q, bonus = (Distribution(softmax(generator.standard_normal(4).astype(np.float32))) for _ in range(3))
         proposal = Proposal.chain([RATIO.draw(q, KeyedRandomSource(seed), 3, 0, 0)], [q])
         verdicts = [rule.verify(proposal, [p, bonus], KeyedRandomSource(seed), 3) for rule in (RATIO, BLOCK)]
         assert verdicts[0] == verdicts[1]
@@ -112,7 +110,7 @@ def test_one_draft_is_judged_as_ratio_judges_it():
 
 def test_a_later_draft_saves_an_earlier_one():
     """Refused at its own place, a token stands when the next one's random draw says so."""
-    p, q = Distribution(torch.tensor([1 / 3, 2 / 3])), Distribution(torch.tensor([2 / 3, 1 / 3]))
+    p, q = Distribution(np.array([1 / 3, 2 / 3])), Distribution(np.array([2 / 3, 1 / 3]))
     proposal = Proposal.chain([0, 1], [q, q])
 
     class RandomSource(KeyedRandomSource):

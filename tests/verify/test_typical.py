@@ -2,8 +2,8 @@
 
 import math
 
+import numpy as np
 import pytest
-import torch
 from tests.helpers.toys import GREEDY, Scripted, decode, distance, plain, remembered, session, top_tree
 
 from outpace.audit.toy import hashed_logits
@@ -16,7 +16,7 @@ TARGET = remembered(hashed_logits(3, 5, sharpness=1.0))
 
 
 def distribution(*probs: float) -> Distribution:
-    return Distribution(torch.tensor(probs, dtype=torch.float64))
+    return Distribution(np.array(probs, dtype=np.float64))
 
 
 def test_the_threshold_is_the_papers():
@@ -72,7 +72,7 @@ def test_the_draft_is_the_drafts_most_probable_token(seed):
     assert typical.draw(distribution(0.2, 0.5, 0.3), KeyedRandomSource(seed), 4, 0, 0) == 1
     assert (
         typical.draw(
-            Distribution(scores=torch.tensor([0.0, -math.inf]), ids=torch.tensor([3, 8])),
+            Distribution(scores=np.array([0.0, -math.inf], dtype=np.float32), ids=np.array([3, 8])),
             KeyedRandomSource(seed),
             4,
             0,

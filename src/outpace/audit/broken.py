@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import cast
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..core.protocols import Drafter, LogitsPipeline, RandomSource, Rule, Session
-from ..core.types import Distribution, Forward, Key, Proposal, SamplingParams, Verdict
+from ..core.types import Array, Distribution, Forward, Key, Proposal, SamplingParams, Verdict
 from ..sampling.pipeline import Pipeline
 from ..verify import block, match, ratio
 
@@ -60,12 +59,12 @@ def _inverse(target: Distribution, draft: Distribution, token: int) -> float:
 
 
 def _other_token(target: Distribution, draft: Distribution, token: int) -> float:
-    other = draft.token((int(torch.argmax(draft.probs)) + 1) % draft.probs.numel())
+    other = draft.token((int(np.argmax(draft.probs)) + 1) % draft.probs.size)
     return target.prob(token) / draft.prob(other) if draft.prob(other) > 0 else 1.0
 
 
 def _likeliest(target: Distribution, draft: Distribution, token: int) -> float:
-    return float(token == target.token(int(torch.argmax(target.probs))))
+    return float(token == target.token(int(np.argmax(target.probs))))
 
 
 def _likely_enough(target: Distribution, draft: Distribution, token: int) -> float:
@@ -83,12 +82,12 @@ def altered(rule: ModuleType, **functions: object) -> Rule:
     return cast(Rule, copy)
 
 
-def _forgotten_weight(target: Distribution, draft: Distribution, weight: float) -> Tensor:
+def _forgotten_weight(target: Distribution, draft: Distribution, weight: float) -> Array:
     return block.residual(target, draft, 1.0)
 
 
 def _wrong_side(target: Distribution, draft: Distribution) -> Distribution:
-    left = torch.clamp(draft.probs.double() - target.on(draft), min=0.0)
+    left = np.maximum(draft.probs.astype(np.float64) - target.on(draft), 0.0)
     total = float(left.sum())
     return Distribution(left / total, draft.ids) if total > 0 else target
 
@@ -135,7 +134,7 @@ class _FixedPosition:
     def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
         return self.rng.gumbel_argmax(self.position, distribution)
 
-    def gumbel(self, position: int, ids: Tensor) -> Tensor:
+    def gumbel(self, position: int, ids: Array) -> Array:
         return self.rng.gumbel(self.position, ids)
 
 
@@ -158,7 +157,7 @@ class RekeyedRandomSource:
     def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
         return self.rng.gumbel_argmax(position, distribution)
 
-    def gumbel(self, position: int, ids: Tensor) -> Tensor:
+    def gumbel(self, position: int, ids: Array) -> Array:
         return self.rng.gumbel(position, ids)
 
 
@@ -260,7 +259,7 @@ def _picked(proposal: Proposal, nodes: Sequence[int]) -> Proposal:
 def flat_distributions(proposal: Proposal) -> Proposal:
     """States a distribution that the tokens were not drawn from: a uniform one."""
     distributions = [
-        Distribution(torch.full_like(distribution.probs, 1 / distribution.size), distribution.ids)
+        Distribution(np.full_like(distribution.probs, 1 / distribution.size), distribution.ids)
         for distribution in map(proposal.distribution, range(len(proposal)))
     ]
     return Proposal(proposal.tokens, proposal.parents, distributions)
@@ -276,7 +275,7 @@ class FirstTokenOnly:
         self._all, self._some = Pipeline(params), Pipeline(SamplingParams(temperature=params.temperature))
         self._prompt_length = prompt_length
 
-    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
+    def distribution(self, logits: Array, prefix: Sequence[int]) -> Distribution:
         pipeline: LogitsPipeline = self._all if len(prefix) == self._prompt_length else self._some
         return pipeline.distribution(logits, prefix)
 
@@ -287,5 +286,5 @@ class Unfiltered:
     def __init__(self, params: SamplingParams) -> None:
         self._pipeline = Pipeline(SamplingParams(temperature=params.temperature))
 
-    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
+    def distribution(self, logits: Array, prefix: Sequence[int]) -> Distribution:
         return self._pipeline.distribution(logits, prefix)

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from .. import drafters
+from ..core.torch_extra import has_torch
+
 if TYPE_CHECKING:
     from ..runtimes.loading import LoadedModel
 
 SECTIONS = ("exact", "broken", "equality", "statistical", "soak")
+
+
+def skipped() -> tuple[str, ...]:
+    """The drafters that the sections leave out, because torch is not installed."""
+    if has_torch():
+        return ()
+    wanted = {name: drafters.requirements(drafters.configure([name], {}))[name] for name in drafters.names()}
+    return tuple(name for name, one in wanted.items() if one.torch)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..core.protocols import Controller, Drafter, Drafting, LogitsPipeline, RandomSource, Request, Rule, Session
-from ..core.types import Distribution, SamplingParams
+from ..core.types import Array, Distribution, SamplingParams
 from ..engine.loop import Commit, Loop
 from ..sampling.pipeline import Pipeline
 from ..sampling.random_source import KeyedRandomSource
@@ -22,12 +21,12 @@ MakePipeline = Callable[[SamplingParams], LogitsPipeline]
 
 def remembered(logits_of: LogitsOf) -> LogitsOf:
     """The same logits, worked out once for each prefix."""
-    known: dict[tuple[int, ...], Tensor] = {}
+    known: dict[tuple[int, ...], Array] = {}
 
-    def logits(prefix: Sequence[int]) -> Tensor:
+    def logits(prefix: Sequence[int]) -> Array:
         key = tuple(prefix)
         if key not in known:
-            known[key] = torch.as_tensor(logits_of(key), dtype=torch.float64)
+            known[key] = np.asarray(logits_of(key), dtype=np.float64)
         return known[key]
 
     return logits
@@ -40,8 +39,8 @@ class RememberingPipeline:
         self._pipeline = pipeline
         self._known: dict[tuple[bytes, tuple[int, ...]], Distribution] = {}
 
-    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
-        key = (logits.numpy().tobytes(), tuple(prefix))
+    def distribution(self, logits: Array, prefix: Sequence[int]) -> Distribution:
+        key = (logits.tobytes(), tuple(prefix))
         if key not in self._known:
             self._known[key] = self._pipeline.distribution(logits, prefix)
         return self._known[key]
@@ -50,7 +49,7 @@ class RememberingPipeline:
 def commit_until(ends: Collection[int] = (), count: int | None = None) -> Commit:
     """Stops at an end token, at the session's limit, or after ``count`` generated tokens."""
 
-    def commit(session: Session, tokens: Sequence[int], rows: Sequence[Tensor]) -> int:
+    def commit(session: Session, tokens: Sequence[int], rows: Sequence[Array]) -> int:
         for taken, token in enumerate(tokens, start=1):
             session.tokens.append(token)
             if token in ends:
@@ -147,9 +146,7 @@ def plain(
     the prompt's last tokens count as generated already."""
     pipeline, tokens = Pipeline(params, len(prompt) - generated), list(prompt)
     for _ in range(count):
-        tokens.append(
-            rng.gumbel_argmax(len(tokens), pipeline.distribution(torch.as_tensor(target(tuple(tokens))), tokens))
-        )
+        tokens.append(rng.gumbel_argmax(len(tokens), pipeline.distribution(np.asarray(target(tuple(tokens))), tokens)))
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :]

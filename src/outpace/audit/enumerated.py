@@ -19,21 +19,18 @@ from ..drafters.common.own_cache import OwnCacheDraft
 from ..drafters.draft_model import DraftModel
 from ..drafters.draft_tree import Config as TreeConfig
 from ..drafters.draft_tree import DraftTree
-from ..drafters.eagle.drafter import Eagle
 from ..drafters.hybrid import Hybrid
 from ..drafters.intersect import Intersect
 from ..drafters.lookup import Config as LookupConfig
 from ..drafters.lookup import Lookup
-from ..drafters.medusa.drafter import Medusa
 from ..drafters.recycle import Config as RecycleConfig
 from ..drafters.recycle import Recycle
 from ..drafters.reencode import Reencode
 from ..sampling.pipeline import Pipeline
 from ..sampling.random_source import KeyedRandomSource
-from .checks import Check, Options
+from .checks import Check, Options, skipped
 from .controlled import Timed
 from .drive import PROMPT, decode, distance, plain, remembered, session
-from .heads import toy_eagle, toy_medusa
 from .shapes import (
     Controlled,
     Scripted,
@@ -56,7 +53,6 @@ OTHER = remembered(hashed_logits(3, 7))
 FOREIGN = remembered(hashed_logits(THEIRS.size, 4))
 TARGET2, DRAFT2 = remembered(hashed_logits(2, 5, sharpness=1.0)), remembered(hashed_logits(2, 6, sharpness=1.0))
 _TARGETS = {2: TARGET2, 3: TARGET}
-MEDUSA, EAGLE, EAGLE3 = toy_medusa(3, heads=2), toy_eagle(3), toy_eagle(3, third=True, draft_vocab=2)
 WIDE, LEAVES = TreeConfig(depth=2, width=2, children=2), TreeConfig(depth=2, width=1, children=2)
 PIPELINES = {
     "T 0": SamplingParams(),
@@ -120,6 +116,24 @@ def hybrid(join: str, vocab_size: int = 3, draft: LogitsOf = DRAFT) -> Callable[
     )
 
 
+def _trained_heads() -> list[Shape]:
+    """Medusa and EAGLE; none without torch."""
+    if skipped():
+        return []
+    from ..drafters.eagle.drafter import Eagle
+    from ..drafters.medusa.drafter import Medusa
+    from .heads import toy_eagle, toy_medusa
+
+    medusa, eagle, third = toy_medusa(3, heads=2), toy_eagle(3), toy_eagle(3, third=True, draft_vocab=2)
+    # Under a rule that takes no trees, the production's tree drafters draft chains: two of them show it.
+    return [
+        Shape("Medusa", lambda rule: Medusa(medusa, 3), 4, 2, spare=2),
+        Shape("Medusa, static tree", lambda rule: Medusa(medusa, 3, static=True), 4, 2, spare=2, tree=True),
+        Shape("EAGLE", lambda rule: Eagle(eagle, 3, depth=2, width=2), 4, 2, spare=2, tree=True),
+        Shape("EAGLE 3, pruned vocabulary", lambda rule: Eagle(third, 3, depth=2, width=2), 3, 2, spare=1),
+    ]
+
+
 _ANY_MATCH = LookupConfig(min_match=1, stop_below=0.3)
 _FAULTS: dict[str, type[Exception] | None] = {
     "raises": RuntimeError,
@@ -161,11 +175,7 @@ SHAPES = [
         "tree, chosen then drawn, repeats kept",
         lambda rule: Scripted(mixture(OTHER, DRAFT, 2, keep_duplicates=True)), 4, 2, spare=2, tree=True,
     ),
-    # Under a rule that takes no trees, the production's tree drafters draft chains: two of them show it.
-    Shape("Medusa", lambda rule: Medusa(MEDUSA, 3), 4, 2, spare=2),
-    Shape("Medusa, static tree", lambda rule: Medusa(MEDUSA, 3, static=True), 4, 2, spare=2, tree=True),
-    Shape("EAGLE", lambda rule: Eagle(EAGLE, 3, depth=2, width=2), 4, 2, spare=2, tree=True),
-    Shape("EAGLE 3, pruned vocabulary", lambda rule: Eagle(EAGLE3, 3, depth=2, width=2), 3, 2, spare=1),
+    *_trained_heads(),
     Shape("draft model's tree", lambda rule: DraftTree(ToyRuntime(DRAFT, 3), WIDE), 4, 2, spare=2, tree=True),
     Shape(
         "draft model's chain with leaves",
@@ -309,12 +319,19 @@ def _tokens_of_match(options: Options) -> Check:
         "lookup, then the draft model": hybrid("extend", 6, draft)(rule),
         "lookup and the draft model": hybrid("beside", 6, draft)(rule),
         "half right": Scripted(right_first(target, 6, 2)),
-        "Medusa": Medusa(toy_medusa(6), 6),
-        "EAGLE": Eagle(toy_eagle(6), 6, depth=3, width=2),
-        "EAGLE 3": Eagle(toy_eagle(6, third=True, draft_vocab=4), 6, depth=3, width=2),
         "draft model's tree": DraftTree(ToyRuntime(draft, 6), TreeConfig(depth=3, width=2)),
     }
     drafters |= {shape.name: shape.make(rule) for shape in registered(6, draft)}
+    if not skipped():
+        from ..drafters.eagle.drafter import Eagle
+        from ..drafters.medusa.drafter import Medusa
+        from .heads import toy_eagle, toy_medusa
+
+        drafters |= {
+            "Medusa": Medusa(toy_medusa(6), 6),
+            "EAGLE": Eagle(toy_eagle(6), 6, depth=3, width=2),
+            "EAGLE 3": Eagle(toy_eagle(6, third=True, draft_vocab=4), 6, depth=3, width=2),
+        }
     compared, wrong = 0, []
     for label, params in PIPELINES.items():
         for seed in range(options.seed, options.seed + (1 if options.quick else 8)):

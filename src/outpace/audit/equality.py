@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from .. import drafters, verify
 from ..core.cache import KVCache
 from ..core.prefix_cache import shared_length
 from ..core.protocols import Runtime
-from ..core.types import Chunk, SamplingParams
+from ..core.top import top
+from ..core.types import Array, Chunk, Rows, SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
 from ..engine.stream import Result
@@ -84,11 +84,11 @@ def _rows(target: LoadedModel, prompts: Sequence[list[int]]) -> _Rows:
     for prompt in prompts:
         alone = _one_by_one(runtime, prompt, 12)  # [12, vocab_size] after the prompt and each of 11 greedy tokens
         text = [*prompt, *alone.argmax(-1).tolist()]
-        scale = max(scale, float(alone.abs().max()))
+        scale = max(scale, float(np.abs(alone).max()))
         for found, expected in _passes(runtime, prompt, text, alone, prompts):
             compared += found.shape[0]
             same += int((found == expected).all(-1).sum())
-            largest = max(largest, float((found - expected).abs().max()))
+            largest = max(largest, float(np.abs(found - expected).max()))
     identical = same == compared
     if identical:
         note = f"{compared} rows of packed passes, all bit-identical to one-row passes"
@@ -100,7 +100,7 @@ def _rows(target: LoadedModel, prompts: Sequence[list[int]]) -> _Rows:
     return _Rows(Check("equality", "logits of a row", identical or not promised, note, values), largest, promised)
 
 
-def _one_by_one(runtime: Runtime, prompt: Sequence[int], count: int) -> Tensor:
+def _one_by_one(runtime: Runtime, prompt: Sequence[int], count: int) -> Array:
     """Greedy decoding, one row a pass from the first prompt token on: ``[count, vocab_size]``."""
     cache = runtime.new_cache()
     slot = cache.open(len(prompt) + count)
@@ -110,18 +110,18 @@ def _one_by_one(runtime: Runtime, prompt: Sequence[int], count: int) -> Tensor:
     for _ in range(count):
         rows.append(runtime.forward([Chunk(slot, [token])], cache).logits[0][-1])
         token = int(rows[-1].argmax())
-    return torch.stack(rows)
+    return np.stack(rows)
 
 
 def _passes(
-    runtime: Runtime, prompt: Sequence[int], text: Sequence[int], alone: Tensor, prompts: Sequence[list[int]]
-) -> Iterator[tuple[Tensor, Tensor]]:
+    runtime: Runtime, prompt: Sequence[int], text: Sequence[int], alone: Array, prompts: Sequence[list[int]]
+) -> Iterator[tuple[Array, Array]]:
     """(rows of a pass, the same rows alone): prefill chunks, numbers of rows, places in the batch, trees."""
     end = len(prompt) - 1
     for size in (1, 7, len(prompt)):
         cache, slot = _read(runtime, prompt[:-1], size, len(text) + 8)
         for rows in (1, 2, 3, 5, 9):
-            yield runtime.forward([Chunk(slot, text[end : end + rows])], cache).logits[0], alone[:rows]
+            yield _stacked(runtime.forward([Chunk(slot, text[end : end + rows])], cache).logits[0]), alone[:rows]
             cache.keep(slot, end, [])
     others = [other for other in prompts if list(other) != list(prompt)][:3]
     for place in range(len(others) + 1):
@@ -131,14 +131,18 @@ def _passes(
             there = cache.open(len(other) + 1)
             chunks.append(Chunk(there, other))
         chunks.insert(place, Chunk(slot, text[end : end + 5]))
-        yield runtime.forward(chunks, cache).logits[place], alone[:5]
+        yield _stacked(runtime.forward(chunks, cache).logits[place]), alone[:5]
     if runtime.capabilities().trees:
         cache, slot = _read(runtime, prompt[:-1], 256, len(text) + 8)
         wrong = [(token + 1) % runtime.vocab_size for token in text[end + 1 : end + 4]]
         # The chain of the text with a wrong sibling beside each of its tokens.
         tokens = [text[end], wrong[0], text[end + 1], wrong[1], text[end + 2], wrong[2], text[end + 3]]
         logits = runtime.forward([Chunk(slot, tokens, parents=[-1, 0, 0, 2, 2, 4, 4])], cache).logits[0]
-        yield logits[[0, 2, 4, 6]], alone[:4]
+        yield _stacked(logits[[0, 2, 4, 6]]), alone[:4]
+
+
+def _stacked(rows: Rows) -> Array:
+    return np.stack(list(rows))
 
 
 def _read(runtime: Runtime, tokens: Sequence[int], size: int, capacity: int) -> tuple[KVCache, int]:
@@ -231,12 +235,12 @@ def first_difference(
     cache, slot = _read(target.runtime, tokens[:-1], 256, len(tokens))
     row = target.runtime.forward([Chunk(slot, tokens[-1:])], cache).logits[0][-1]  # [vocab_size]
     if params.temperature == 0:
-        best = torch.topk(row, 2).values
-        return place, float(best[0] - best[1])
+        first, second = row[top(row, 2)]
+        return place, float(first - second)
     distribution = Pipeline(params).distribution(row, tokens)
-    ids = torch.arange(distribution.size) if distribution.ids is None else distribution.ids
-    noisy = distribution.scores.double() + torch.from_numpy(gumbel_noise(params.seed or 0, 0, len(tokens), ids.numpy()))
-    if noisy.numel() < 2:
+    ids = np.arange(distribution.size) if distribution.ids is None else distribution.ids
+    noisy = distribution.scores + gumbel_noise(params.seed or 0, 0, len(tokens), ids)
+    if noisy.size < 2:
         return place, None
-    best = torch.topk(noisy, 2).values
-    return place, float(best[0] - best[1]) * params.temperature
+    first, second = noisy[top(noisy, 2)]
+    return place, float(first - second) * params.temperature

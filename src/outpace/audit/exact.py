@@ -7,10 +7,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-import torch
+import numpy as np
 
 from ..core.protocols import LogitsPipeline, RandomSource
-from ..core.types import Distribution, Key
+from ..core.types import Array, Distribution, Key
 from .toy import LogitsOf
 
 _SLIVER = 1e-15  # stretches narrower than this are rounding of the cuts, not outcomes
@@ -34,7 +34,7 @@ class EnumeratingRandomSource:
         return self._split(key, [0.0, min(max(prob, 0.0), 1.0), 1.0]) == 0
 
     def categorical(self, key: Key, distribution: Distribution) -> int:
-        mass = torch.cumsum(distribution.probs.double(), dim=0)
+        mass = np.cumsum(distribution.probs, dtype=np.float64)
         return distribution.token(self._split(key, [0.0, *(mass / mass[-1]).tolist()]))
 
     def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
@@ -42,7 +42,7 @@ class EnumeratingRandomSource:
             return distribution.token(0)
         raise NotImplementedError("Gumbel noise is continuous: `match` is proved by token identity instead")
 
-    def gumbel(self, position: int, ids: torch.Tensor) -> torch.Tensor:
+    def gumbel(self, position: int, ids: Array) -> Array:
         raise NotImplementedError("Gumbel noise is continuous: `match` is proved by token identity instead")
 
     def _split(self, key: Hashable, cuts: list[float]) -> int:
@@ -87,7 +87,7 @@ def plain_distribution(
         longer: dict[tuple[int, ...], float] = {}
         for tokens, weight in distribution.items():
             prefix = (*prompt, *tokens)
-            step = pipeline.distribution(torch.as_tensor(logits_of(prefix), dtype=torch.float64), prefix)
+            step = pipeline.distribution(np.asarray(logits_of(prefix), dtype=np.float64), prefix)
             for index, prob in enumerate(step.probs.tolist()):
                 if prob > 0:
                     continued = (*tokens, step.token(index))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ..core.protocols import Runtime
-from ..core.types import Chunk, Distribution, SamplingParams
+from ..core.types import Array, Chunk, Distribution, SamplingParams
 from ..kernels.sampling import Sampler
 from ..runtimes.loading import LoadedModel
 from ..sampling.grammar import Grammars
@@ -30,17 +28,17 @@ class Oracle:
 
     def __init__(self, model: LoadedModel, sampler: Sampler | None) -> None:
         self._model, self._sampler = model, sampler
-        self._rows: dict[tuple[int, ...], Tensor] = {}
+        self._rows: dict[tuple[int, ...], Array] = {}
         self._grammars = Grammars(model.tokenizer, model.end_tokens)
 
-    def logits(self, tokens: Sequence[int]) -> Tensor:
+    def logits(self, tokens: Sequence[int]) -> Array:
         """``[vocab_size]`` after the whole of ``tokens``, run from the beginning in a fresh cache."""
         key = tuple(tokens)
         if key not in self._rows:
             runtime: Runtime = self._model.runtime
             cache = runtime.new_cache()
             chunk = Chunk(cache.open(len(key)), list(key), logits_from=len(key) - 1)
-            self._rows[key] = runtime.forward([chunk], cache).logits[0][0].clone()
+            self._rows[key] = runtime.forward([chunk], cache).logits[0][0].copy()
         return self._rows[key]
 
     def distribution(self, tokens: Sequence[int], params: SamplingParams, prompt_length: int = 0) -> Distribution:

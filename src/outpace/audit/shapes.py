@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
 
 from ..core.protocols import Drafter, LogitsPipeline, Session
+from ..core.top import top
 from ..core.types import Distribution, Forward, Proposal, Verdict
 from .drive import plain
 from .toy import LogitsOf
@@ -92,7 +93,7 @@ def right_first(target: LogitsOf, vocab_size: int, right: int | Callable[[Sessio
 
 def distribution_after(logits_of: LogitsOf, pipeline: LogitsPipeline, prefix: Sequence[int]) -> Distribution:
     """The distribution that a pipeline makes of a toy's logits."""
-    return pipeline.distribution(torch.as_tensor(logits_of(tuple(prefix)), dtype=torch.float64), prefix)
+    return pipeline.distribution(np.asarray(logits_of(tuple(prefix)), dtype=np.float64), prefix)
 
 
 class _Tree:
@@ -142,8 +143,8 @@ def top_tree(draft: LogitsOf, widths: Sequence[int]) -> ProposeOne:
 
     def propose(one: Session, budget: int) -> Proposal:
         def children(tree: _Tree, parent: int, width: int, depth: int) -> None:
-            logits = torch.as_tensor(draft(tuple(tree.prefix(parent))))
-            for token in torch.topk(logits, min(max(width, 0), logits.numel())).indices.tolist():
+            logits = np.asarray(draft(tuple(tree.prefix(parent))))
+            for token in top(logits, max(width, 0)).tolist():
                 tree.record.add(token, parent)
 
         return _Tree(one).grow(widths, budget, children)
@@ -159,7 +160,7 @@ def mixture(chosen: LogitsOf, draft: LogitsOf, depth: int, *, keep_duplicates: b
         def children(tree: _Tree, parent: int, width: int, level: int) -> None:
             if width < 1:
                 return
-            first = int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax())
+            first = int(np.asarray(chosen(tuple(tree.prefix(parent)))).argmax())
             tree.record.add(first, parent)
             distribution: Distribution | None = distribution_after(draft, one.pipeline, tree.prefix(parent))
             if distribution is not None and not keep_duplicates:
@@ -180,7 +181,7 @@ def mixed_chain(chosen: LogitsOf, draft: LogitsOf, drawn: Sequence[bool]) -> Pro
             if width > 0 and drawn[depth]:
                 one.draw(distribution_after(draft, one.pipeline, tree.prefix(parent)), parent)
             elif width > 0:
-                tree.record.add(int(torch.as_tensor(chosen(tuple(tree.prefix(parent)))).argmax()), parent)
+                tree.record.add(int(np.asarray(chosen(tuple(tree.prefix(parent)))).argmax()), parent)
 
         return _Tree(one).grow([1] * len(drawn), budget, children)
 

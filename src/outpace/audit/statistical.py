@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from .. import verify
 from ..core.protocols import Rule, Runtime
-from ..core.types import Chunk, SamplingParams
+from ..core.types import Array, Chunk, SamplingParams
 from ..drafters.draft_model import DraftModel
 from ..engine.loop import Loop
 from ..kernels.native import open_library
@@ -49,14 +48,14 @@ class Remembered:
         self._slot = self._cache.open(len(prompt) + _COUNT + _GAMMA + 2)
         if len(prompt) > 1:
             runtime.forward([Chunk(self._slot, list(prompt[:-1]), logits_from=len(prompt) - 1)], self._cache)
-        self._known: dict[tuple[int, ...], Tensor] = {}
+        self._known: dict[tuple[int, ...], Array] = {}
 
-    def __call__(self, text: tuple[int, ...]) -> Tensor:
+    def __call__(self, text: tuple[int, ...]) -> Array:
         tail = text[1:]  # sessions know the last token of the prompt only: the rest is read here, once
         if tail not in self._known:
             rows = [self._prompt[-1], *tail]
             row = self._runtime.forward([Chunk(self._slot, rows, logits_from=len(tail))], self._cache).logits[0][0]
-            self._known[tail] = row.clone()
+            self._known[tail] = row.copy()
             self._cache.keep(self._slot, len(self._prompt) - 1, [])
         return self._known[tail]
 
@@ -78,7 +77,7 @@ def checks(options: Options) -> Iterator[Check]:
             found = _evidence(target, draft, texts, verify.rule(name), params, seeds, options.seed, sampler)
             yield _check(f"{name}, {label}", found, seeds * len(prompts))
     # A wrong rule hides behind a draft that agrees with the target: here it is made to disagree.
-    noise = 2 * torch.randn(target.runtime.vocab_size, generator=torch.Generator().manual_seed(0))
+    noise = 2 * np.random.default_rng(0).standard_normal(target.runtime.vocab_size).astype(np.float32)
     odd: Texts = [(logits, _disturbed(draft_logits, noise), prompt) for logits, draft_logits, prompt in texts]
     for fault in ("draft probability of another token", "resample from the target")[: 1 if options.quick else None]:
         found = _evidence(target, draft, odd, broken.RULES[fault], _PARAMS["T 1"], seeds, options.seed, sampler)
@@ -90,8 +89,8 @@ def checks(options: Options) -> Iterator[Check]:
 Texts = Sequence[tuple[LogitsOf, LogitsOf, list[int]]]
 
 
-def _disturbed(logits_of: LogitsOf, noise: Tensor) -> LogitsOf:
-    return lambda prefix: torch.as_tensor(logits_of(prefix)) + noise
+def _disturbed(logits_of: LogitsOf, noise: Array) -> LogitsOf:
+    return lambda prefix: np.asarray(logits_of(prefix)) + noise
 
 
 def _evidence(
@@ -116,17 +115,17 @@ def _evidence(
             finish(loop, [one])
             samples.append((number, *one.generated))
 
-    def distribution(prefix: tuple[int, ...]) -> Tensor:
+    def distribution(prefix: tuple[int, ...]) -> Array:
         number, *tail = prefix
         logits, _, prompt = texts[number]
         text = (prompt[-1], *tail)
-        return pipeline.distribution(torch.as_tensor(logits(text)), text).dense(target.runtime.vocab_size)
+        return pipeline.distribution(np.asarray(logits(text)), text).dense(target.runtime.vocab_size)
 
     return against_distribution(samples, distribution, range(1, _COUNT + 1), LEVEL)
 
 
 def _runtime(logits_of: LogitsOf, model: LoadedModel) -> ToyRuntime:
-    return ToyRuntime(logits_of, model.runtime.vocab_size, dtype=torch.float32)
+    return ToyRuntime(logits_of, model.runtime.vocab_size, dtype=np.float32)
 
 
 def _check(name: str, found: Evidence, answers: int) -> Check:

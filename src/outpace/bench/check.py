@@ -27,8 +27,6 @@ LEAST = 1.03  # a change of less than 3% is never called one
 # Runs in either work tree, so it uses what has been public since the first release, and prints seconds by name.
 _PROBE = """
 import json, sys, time
-import torch
-torch.set_num_threads(int(sys.argv[4]))
 import outpace
 target, draft, tokens = sys.argv[1], sys.argv[2] or None, int(sys.argv[3])
 start = time.perf_counter()
@@ -102,7 +100,7 @@ def table(found: Sequence[Change]) -> str:
 
 def measure(tree: Path, arguments: Sequence[str]) -> dict[str, float]:
     """One run in a work tree, in a process of its own. Raises OutpaceError with what the process said."""
-    environment = os.environ | {"PYTHONPATH": str(tree / "src")}
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": arguments[3]}
     done = subprocess.run([sys.executable, "-c", _PROBE, *arguments], capture_output=True, text=True,
                           env=environment, cwd=tree)  # fmt: skip
     if done.returncode:

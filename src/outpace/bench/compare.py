@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
 
-import torch
-
 from .. import __version__
 from ..core.prefix_cache import shared_length
+from ..core.threads import default_threads
+from ..core.torch_extra import torch_version
 from ..core.types import SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
@@ -169,12 +169,12 @@ def _median(runs: list[Result]) -> Result:
     return sorted(runs, key=_speed)[(len(runs) - 1) // 2]
 
 
-def provenance() -> dict[str, object]:
-    """What a figure depends on besides the code's input."""
+def provenance(threads: int | None = None) -> dict[str, object]:
+    """What a figure depends on besides the code's input. ``threads``: of the passes; None: the default."""
     return {
         "outpace": __version__,
-        "torch": torch.__version__,
+        "torch": torch_version(),
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
+        "threads": threads or default_threads().count,
     }

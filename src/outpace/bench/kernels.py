@@ -19,6 +19,7 @@ from typing import Any
 from ..catalogue import resolve
 from ..control.pass_costs import measure_passes
 from ..core.errors import OutpaceError, PeerError
+from ..core.threads import default_threads
 from ..core.types import Chunk
 from ..runtimes.loading import LoadedModel, load_draft, load_model
 from .contenders import PLAIN_MODE, Other
@@ -40,7 +41,8 @@ def measure(model: LoadedModel, repeats: int) -> dict[str, Any]:
     """Seconds of passes behind 512 entries, of one row in turns with the reading of memory, and of a prompt of 512
     tokens."""
     rows = measure_passes(model.runtime, rows=ROWS, cached=CACHED, limit_seconds=repeats * _SECONDS).by_rows
-    one_row, bandwidth = Bandwidth().beside(model.runtime, cached=CACHED, repeats=3 * repeats)
+    probe = Bandwidth(threads=getattr(model.runtime, "threads", None))
+    one_row, bandwidth = probe.beside(model.runtime, cached=CACHED, repeats=3 * repeats)
     prefill = prefill_seconds(model.runtime, CACHED, repeats=2)
     return {"rows": rows, "prefill": prefill, "bytes": model.nbytes, "one_row": one_row, "bandwidth": bandwidth,
             "provenance": provenance([model])}  # fmt: skip
@@ -144,19 +146,16 @@ def _where(about: Mapping[str, Any]) -> str:
 
 def main() -> int:
     """The command line."""
-    import torch
-
     parser = argparse.ArgumentParser(prog="python -m outpace.bench.kernels", description=__doc__)
     parser.add_argument("--target", default="qwen2.5-coder-1.5b", metavar="MODEL")
     parser.add_argument("--draft", default="qwen2.5-coder-0.5b", metavar="MODEL", help="none: plain passes only")
     parser.add_argument("--weights", default="file,q8,bf16", metavar="KIND,KIND", help="of the target")
     parser.add_argument("--only", choices=PARTS, action="append", help="a part; repeatable")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=default_threads().count)
     parser.add_argument("--repeat", type=int, default=7, metavar="N", help="passes of each kind (7)")
     parser.add_argument("--peers-folder", default=".peers", metavar="FOLDER")
     parser.add_argument("--results", metavar="FILE", help="JSON to add to; the page is written beside it (.md)")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     path = Path(args.results) if args.results else None
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
     parts = args.only or [part for part in PARTS if args.draft != "none" or part in ("rows", "llama_cpp")]

@@ -32,7 +32,7 @@ def provenance(models: Sequence[LoadedModel], command: Sequence[str] | None = No
     if words and Path(words[0]).name == "__main__.py":  # python -m outpace
         words[0] = "outpace"
     return {
-        **versions(),
+        **versions(getattr(models[0].runtime, "threads", None) if models else None),
         "kernels": next(iter(available()), None),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),

@@ -78,7 +78,7 @@ def _run(plan: Experiment, measurement: Measurement, save: Path | None, say: Say
     measurement.costs["target"] = measure_passes(plan.target.runtime, rows=ROWS).by_rows
     if plan.draft is not None:
         measurement.costs["draft"] = measure_passes(plan.draft.runtime, rows=(1, 2, 4, 8)).by_rows
-    bandwidth = Bandwidth()
+    bandwidth = Bandwidth(threads=plan.threads)
     for contender in ours:  # a first answer of each touches what a first answer touches
         if prompts:
             contender.run(prompts[0][1][:64], 8, 0.0, 0)

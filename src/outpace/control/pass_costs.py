@@ -16,7 +16,6 @@ from statistics import median
 from time import perf_counter
 
 import platformdirs
-import torch
 
 from ..core.cache import KVCache
 from ..core.protocols import Runtime
@@ -159,7 +158,7 @@ def filled_slot(cache: KVCache, entries: int, rows: int) -> int:
     """A slot with ``entries`` entries whose memory is really there: pages never written to are read too fast."""
     slot = cache.open(entries + rows)
     for part in cache.storage(slot):
-        part.fill_(0.01)
+        part[...] = 0
     cache.advance(slot, entries)
     return slot
 
@@ -218,7 +217,7 @@ def identify(model: LoadedModel) -> dict[str, object]:
         "weights": model.weights,
         "backend": model.backend,
         "kernels": getattr(runtime, "variant", ""),
-        "threads": getattr(runtime, "threads", None) or torch.get_num_threads(),
+        "threads": getattr(runtime, "threads", 1),
         "dtype": str(runtime.capabilities().dtype),
         "context": runtime.context,
         "machine": machine(),

@@ -8,23 +8,30 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from .errors import CacheError
+from .types import Array
+
+_STORED: dict[str, np.dtype[Any]] = {
+    "bfloat16": np.dtype(np.uint16),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
 
 
 @dataclass
 class _Slot:
-    keys: Tensor  # [layers, kv_heads, room, head_dim]
-    values: Tensor  # [layers, kv_heads, room, head_dim]
+    keys: Array  # [layers, kv_heads, room, head_dim]
+    values: Array  # [layers, kv_heads, room, head_dim]
     capacity: int
     length: int = 0
     written: int = 0  # the greatest length until now: memory behind it has never been touched
 
 
-def _pages(size: int) -> Tensor:
+def _pages(size: int) -> Array:
     """``size`` zeroed bytes, which the system provides page by page when they are first written.
 
     Zeroed, because masked attention still multiplies what it masks: stale NaN bits would leak. Not numpy's zeros:
@@ -37,7 +44,7 @@ def _pages(size: int) -> Tensor:
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
+    return np.frombuffer(memory, dtype=np.uint8)
 
 
 class KVCache:
@@ -47,11 +54,14 @@ class KVCache:
     The memory behind them is taken in blocks of ``block`` entries when these are first written, and is what
     ``nbytes`` counts. Keys are stored after rotary embedding, so that compaction only moves entries. The runtime
     writes entries at ``length`` and then calls :meth:`advance`; the engine calls :meth:`keep`.
+
+    ``dtype``: "float32", "float64", or "bfloat16", which is stored as its bits (uint16).
     """
 
-    def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, dtype: str) -> None:
         self.layers, self.kv_heads, self.head_dim, self.dtype = layers, kv_heads, head_dim, dtype
-        entry = head_dim * dtype.itemsize
+        self._stored = _STORED[dtype]
+        entry = head_dim * self._stored.itemsize
         self.block = math.lcm(entry, mmap.PAGESIZE) // entry  # fills whole pages in every head of every layer
         self._slots: dict[int, _Slot] = {}
         self._next = 0
@@ -61,7 +71,7 @@ class KVCache:
         if capacity < 1:
             raise CacheError(f"a cache slot needs room for at least one entry, not {capacity}")
         shape = (2, self.layers, self.kv_heads, self._whole_blocks(capacity), self.head_dim)
-        keys, values = _pages(self.bytes_for(capacity)).view(self.dtype).view(shape).unbind(0)
+        keys, values = _pages(self.bytes_for(capacity)).view(self._stored).reshape(shape)
         entry = _Slot(keys, values, capacity)
         slot = self._next
         self._next += 1
@@ -93,7 +103,7 @@ class KVCache:
         """Number of entries the slot has room for."""
         return self._get(slot).capacity
 
-    def storage(self, slot: int) -> tuple[Tensor, Tensor]:
+    def storage(self, slot: int) -> tuple[Array, Array]:
         """The slot's whole keys and values, each ``[layers, kv_heads, room, head_dim]``; ``room`` is ``capacity`` in
         whole blocks."""
         entry = self._get(slot)
@@ -131,7 +141,7 @@ class KVCache:
             )
         moved = next((i for i, offset in enumerate(path) if offset != i), len(path))
         if moved < len(path):
-            source = torch.tensor([base + offset for offset in path[moved:]])
+            source = [base + offset for offset in path[moved:]]
             span = slice(base + moved, base + len(path))
             entry.keys[:, :, span] = entry.keys[:, :, source]  # indexing copies first, so overlap is safe
             entry.values[:, :, span] = entry.values[:, :, source]
@@ -148,7 +158,7 @@ class KVCache:
 
     def bytes_for(self, entries: int) -> int:
         """Bytes that a slot takes for ``entries`` entries."""
-        return 2 * self.layers * self.kv_heads * self._whole_blocks(entries) * self.head_dim * self.dtype.itemsize
+        return 2 * self.layers * self.kv_heads * self._whole_blocks(entries) * self.head_dim * self._stored.itemsize
 
     @property
     def nbytes(self) -> int:

@@ -6,12 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from torch import Tensor
-
 from .cache import KVCache
 from .recording import DraftRecord
 from .report import Report
-from .types import Capabilities, Chunk, Distribution, Forward, Key, Proposal, RoundSeconds, SamplingParams, Verdict
+from .types import (
+    Array,
+    Capabilities,
+    Chunk,
+    Distribution,
+    Forward,
+    Key,
+    Proposal,
+    RoundSeconds,
+    SamplingParams,
+    Verdict,
+)
 
 
 class RandomSource(Protocol):
@@ -27,14 +36,14 @@ class RandomSource(Protocol):
         """The token with the greatest ``log(prob) + noise``, where the noise is standard Gumbel and a
         function of the absolute position and the token id alone. It is distributed as ``distribution``."""
 
-    def gumbel(self, position: int, ids: Tensor) -> Tensor:
+    def gumbel(self, position: int, ids: Array) -> Array:
         """That noise for the token ``ids`` ``[n]`` (ascending int64): ``[n]`` float64."""
 
 
 class LogitsPipeline(Protocol):
     """The one place where temperature, truncation, penalties and grammar act, on target and draft alike."""
 
-    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
+    def distribution(self, logits: Array, prefix: Sequence[int]) -> Distribution:
         """The distribution of the token after ``prefix``, from its row of logits ``[vocab_size]``."""
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, overload
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
 from .errors import DrafterError, ParameterError
+
+Array = npt.NDArray[Any]
 
 
 class Distribution:
@@ -25,11 +26,11 @@ class Distribution:
 
     def __init__(
         self,
-        probs: Tensor | None = None,
-        ids: Tensor | None = None,
+        probs: Array | None = None,
+        ids: Array | None = None,
         *,
-        scores: Tensor | None = None,
-        log_total: Callable[[Tensor], float] | None = None,
+        scores: Array | None = None,
+        log_total: Callable[[Array], float] | None = None,
     ) -> None:
         if (probs is None) == (scores is None):
             raise TypeError("a distribution is made from probs or from scores")
@@ -38,17 +39,18 @@ class Distribution:
         self._total: float | None = None  # its answer
 
     @property
-    def probs(self) -> Tensor:
+    def probs(self) -> Array:
         """``[s]`` probabilities, summing to 1."""
         if self._probs is None:
-            self._probs = torch.softmax(self.scores, dim=-1)
+            self._probs = softmax(self.scores)
         return self._probs
 
     @property
-    def scores(self) -> Tensor:
+    def scores(self) -> Array:
         """``[s]`` logarithms of the probabilities, up to a constant."""
         if self._scores is None:
-            self._scores = torch.log(self.probs)
+            with np.errstate(divide="ignore"):  # log 0 is -inf
+                self._scores = np.log(self.probs)
         return self._scores
 
     @property
@@ -59,30 +61,30 @@ class Distribution:
     @property
     def size(self) -> int:
         """Number of tokens in the support."""
-        return self._known.numel()
+        return self._values.size
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> np.dtype[Any]:
         """Of the probabilities and the scores."""
-        return self._known.dtype
+        return self._values.dtype
 
     @property
-    def _known(self) -> Tensor:
-        known = self._scores if self._probs is None else self._probs
-        assert known is not None
-        return known
+    def _values(self) -> Array:
+        values = self._scores if self._probs is None else self._probs
+        assert values is not None
+        return values
 
     @staticmethod
-    def point(token: int, dtype: torch.dtype = torch.float32) -> Distribution:
+    def point(token: int, dtype: npt.DTypeLike = np.float32) -> Distribution:
         """All mass on one token: the distribution of a token that was chosen, not drawn."""
-        return Distribution(torch.ones(1, dtype=dtype), torch.tensor([token]))
+        return Distribution(np.ones(1, dtype=dtype), np.array([token]))
 
     def prob(self, token: int) -> float:
         """Probability of one token."""
         at = token
         if self.ids is not None:
-            at = int(torch.searchsorted(self.ids, token))
-            if at == self.ids.numel() or int(self.ids[at]) != token:
+            at = int(np.searchsorted(self.ids, token))
+            if at == self.ids.size or int(self.ids[at]) != token:
                 return 0.0
         if not 0 <= at < self.size:
             return 0.0
@@ -97,34 +99,50 @@ class Distribution:
         when nothing is left."""
         if all(self.prob(token) == 0 for token in tokens):
             return self
-        ids = torch.arange(self.size) if self.ids is None else self.ids
-        kept = ~torch.isin(ids, torch.tensor(list(tokens), dtype=ids.dtype)) & (self.probs > 0)
+        ids = np.arange(self.size) if self.ids is None else self.ids
+        kept = ~np.isin(ids, list(tokens)) & (self.probs > 0)
         return Distribution(self.probs[kept] / self.probs[kept].sum(), ids[kept]) if bool(kept.any()) else None
 
     def token(self, index: int) -> int:
         """The token id at a place of the support."""
         return index if self.ids is None else int(self.ids[index])
 
-    def on(self, other: Distribution) -> Tensor:
+    def on(self, other: Distribution) -> Array:
         """This distribution's probabilities at the support of ``other``: ``[len(other.probs)]``, in this
         distribution's dtype."""
         size = other.size
         if self.ids is None:
             if other.ids is None:
-                return self.probs[:size] if size <= self.size else F.pad(self.probs, (0, size - self.size))
+                return self.probs[:size] if size <= self.size else np.pad(self.probs, (0, size - self.size))
             inside = other.ids < self.size
-            return torch.where(inside, self.probs[other.ids.clamp(max=self.size - 1)], 0.0)
+            return np.where(inside, self.probs[np.minimum(other.ids, self.size - 1)], self.dtype.type(0))
         if self.ids is other.ids:
             return self.probs
         if other.ids is None:
             inside = self.ids < size
-            return self.probs.new_zeros(size).scatter_(0, self.ids[inside], self.probs[inside])
-        at = torch.searchsorted(self.ids, other.ids).clamp(max=self.size - 1)
-        return torch.where(self.ids[at] == other.ids, self.probs[at], 0.0)
+            full = np.zeros(size, dtype=self.dtype)
+            full[self.ids[inside]] = self.probs[inside]
+            return full
+        at = np.minimum(np.searchsorted(self.ids, other.ids), self.size - 1)
+        return np.where(self.ids[at] == other.ids, self.probs[at], self.dtype.type(0))
 
-    def dense(self, vocab_size: int) -> Tensor:
+    def dense(self, vocab_size: int) -> Array:
         """``[vocab_size]`` probabilities in float64."""
-        return self.on(Distribution(torch.empty(vocab_size))).double()
+        return self.on(Distribution(np.empty(vocab_size))).astype(np.float64)
+
+
+def softmax(scores: Array, out: Array | None = None) -> Array:
+    """exp(scores) / sum(exp(scores)) of one row ``[s]``, in its own dtype. ``out``: where to write it."""
+    probs = np.subtract(scores, scores.max(), out=out)
+    np.exp(probs, out=probs)
+    probs /= probs.sum()
+    return probs
+
+
+def log_total(scores: Array) -> float:
+    """log(sum(exp(scores))) of one row ``[s]``, summed in float64."""
+    greatest = float(scores.max())
+    return greatest + math.log(np.exp(scores - greatest).sum(dtype=np.float64))
 
 
 @dataclass(frozen=True)
@@ -253,6 +271,23 @@ class Chunk:
     logits_from: int = 0
 
 
+class Rows(Protocol):
+    """Rows of numbers ``[rows, width]``: an array, or what a runtime keeps elsewhere until a row is looked at."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Array]: ...
+
+    @overload
+    def __getitem__(self, key: int) -> Array: ...
+
+    @overload
+    def __getitem__(self, key: slice | list[int]) -> Rows: ...
+
+
 @dataclass(frozen=True)
 class Forward:
     """A pass's results, one entry a chunk.
@@ -262,8 +297,8 @@ class Forward:
     ``features``: by name, ``[rows, width]`` for all rows.
     """
 
-    logits: list[Tensor]
-    features: dict[str, list[Tensor]] = field(default_factory=dict)
+    logits: Sequence[Rows]
+    features: Mapping[str, Sequence[Rows]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -271,7 +306,7 @@ class Capabilities:
     """What a runtime can do, known at load."""
 
     trees: bool
-    dtype: torch.dtype
+    dtype: str  # "bfloat16", "float32" or "float64"
     row_invariant: bool  # a row's logits have the same bits whatever shares its pass
     features: frozenset[str] = frozenset()
 

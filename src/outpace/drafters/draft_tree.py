@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from ..core.errors import DrafterError, ParameterError
 from ..core.prefix_cache import CacheUser
 from ..core.protocols import Drafter, Parts, Requirements, Runtime, Session
-from ..core.types import Chunk, Forward, Proposal, Verdict
+from ..core.types import Chunk, Forward, Proposal, Rows, Verdict
 from .common.text_cache import TextCache
 from .common.tree import Tree, grow
 
@@ -87,7 +85,7 @@ class DraftTree:
                 self._cache.keep(one.slot, min(len(one.session.tokens), self._cache.length(one.slot)), [])
         return [one.tree.proposal(one.budget, one.session.draft.stop_below) for one in growing]
 
-    def _grow(self, one: _Growing, logits: Tensor, level: int) -> None:
+    def _grow(self, one: _Growing, logits: Rows, level: int) -> None:
         width, children = (self._config.width, self._config.children) if one.session.record.trees else (1, 1)
         levels = one.levels - level
         grow(one.tree, one.session, logits, width=width, children=children, budget=one.budget, levels=levels)

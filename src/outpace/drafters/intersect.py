@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..core.errors import DrafterError, NumericsError
 from ..core.prefix_cache import CacheUser
 from ..core.protocols import Drafter, Parts, Requirements, Session
-from ..core.types import Forward, Proposal, Verdict
+from ..core.types import Array, Forward, Proposal, Verdict
 from ..text.pairing import shared_tokens
 from .common.chain import Chain
 from .common.other_text import OtherDraft, open_draft
@@ -36,9 +35,10 @@ class Intersect:
     def __init__(self, draft: OtherDraft, vocab_size: int) -> None:
         self._draft, self._vocab_size = draft, vocab_size
         self._targets, self._drafts = shared_tokens(draft.target, draft.draft)
-        if not self._targets.numel():
+        if not self._targets.size:
             raise DrafterError("target and draft have no token in common: use the drafter 'reencode'")
-        self._draft_id = torch.full((vocab_size,), -1).index_copy(0, self._targets, self._drafts)  # by the target's
+        self._draft_id = np.full(vocab_size, -1)  # by the target's
+        self._draft_id[self._targets] = self._drafts
 
     def begin(self, session: Session) -> None:
         self._draft.begin(session)
@@ -51,16 +51,16 @@ class Intersect:
             logits = self._draft.step([sessions[i] for i in active], [rows[i] for i in active])
             for i, row in zip(active, logits, strict=True):
                 chains[i].draw(self._spread(row))
-                if isinstance(sessions[i].record.error, NumericsError) and not bool(row.isnan().any()):
+                if isinstance(sessions[i].record.error, NumericsError) and not bool(np.isnan(row).any()):
                     sessions[i].record.error = None  # no shared token is allowed here: that is no failure
                 rows[i] = [int(self._draft_id[token]) for token in chains[i].tokens[-1:]]
             # Where a constraint allows none of the shared tokens, the draft cannot read what was drawn.
             active = [i for i in active if chains[i].going and rows[i] != [-1] and self._draft.room(sessions[i])]
         return [chain.proposal() for chain in chains]
 
-    def _spread(self, logits: Tensor) -> Tensor:
+    def _spread(self, logits: Array) -> Array:
         """``[draft vocab]`` -> ``[vocab_size]`` under the target's ids: -inf for what the draft has no token for."""
-        full = torch.full((self._vocab_size,), -torch.inf, dtype=logits.dtype)
+        full = np.full(self._vocab_size, -np.inf, dtype=logits.dtype)
         full[self._targets] = logits[self._drafts]
         return full
 

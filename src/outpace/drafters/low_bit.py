@@ -14,7 +14,7 @@ from ..core.protocols import Drafter, Parts, Requirements
 from ..families.table import expected_tensors, names
 from ..files.checkpoint import open_checkpoint
 from ..runtimes.loading import HEAD_IDS, LoadedModel, kept_head
-from ..runtimes.native import KV_DTYPES, NativeRuntime
+from ..runtimes.native import NativeRuntime
 from .common.own_cache import OwnCacheDraft
 
 _LEAST_BITS = 7.0  # a weight: from here on, 4 bits (5 with their scales) are worth a second copy; chosen by hand
@@ -46,12 +46,11 @@ def create(config: Config, parts: Parts) -> Drafter:
             f"the drafter 'low_bit' rounds the target to 4 bits, but {model.name} runs at {bits:.1f} bits a weight "
             "already: run it with weights bf16 or q8, or choose another drafter"
         )
-    cache_dtype = model.runtime.new_cache().dtype
     runtime = NativeRuntime(
         open_checkpoint(model.path),
         model.config,
         weights="q4",
-        kv_dtype=next(name for name, dtype in KV_DTYPES.items() if dtype == cache_dtype),
+        kv_dtype=model.runtime.new_cache().dtype,
         threads=getattr(model.runtime, "threads", None),
         head_rows=kept_head(model.tokenizer, model.end_tokens, config.head),
     )

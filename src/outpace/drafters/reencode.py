@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from ..core.prefix_cache import CacheUser
 from ..core.protocols import Drafter, Parts, Requirements, Session
-from ..core.types import Forward, Proposal, Verdict
+from ..core.types import Forward, Proposal, Verdict, softmax
 from ..text.pairing import Encoder, TextOf
 from .common.other_text import OtherDraft, open_draft
 
@@ -56,7 +54,7 @@ class Reencode:
                 texts[i] += decoders[i].push(token)
                 tokens[i] = self._encoder.go_on(texts[i])
                 if session.draft.stop_below > 0:
-                    chances[i] *= float(torch.softmax(row, dim=-1)[token])
+                    chances[i] *= float(softmax(row)[token])
                 enough = (
                     len(tokens[i]) >= budgets[i] or step >= _STEPS * budgets[i] or chances[i] < session.draft.stop_below
                 )

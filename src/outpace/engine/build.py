@@ -13,6 +13,7 @@ from ..control.pass_costs import load_pass_costs
 from ..core.errors import ParameterError
 from ..core.load_options import LoadOptions
 from ..core.protocols import Parts, Requirements
+from ..core.torch_extra import require_torch
 from ..kernels.native import open_library
 from ..kernels.sampling import Sampler
 from ..runtimes.loading import LoadedModel, load_draft, load_model
@@ -43,6 +44,8 @@ def load(
     if draft is not None and not any(one.draft_model for one in required.values()):
         raise ParameterError(f"the drafter {names[0]!r} takes no draft model, but one was given")
     for name, one in required.items():
+        if one.torch:
+            require_torch(f"the drafter {name!r}")
         if draft is None and one.draft_model:
             raise ParameterError(f"the drafter {name!r} needs a draft model, and none was given")
     if draft is None and (chosen.draft_weights != "auto" or chosen.draft_head is not None):

@@ -11,20 +11,18 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from torch import Tensor
-
 from ..core.cache import KVCache
 from ..core.errors import DrafterError
 from ..core.prefix_cache import CacheUser, PrefixCache
 from ..core.protocols import Controller, Drafter, ReadsFeatures, Rule, Runtime, Session
-from ..core.types import Chunk, Distribution, Forward, Proposal, Verdict
+from ..core.types import Array, Chunk, Distribution, Forward, Proposal, Rows, Verdict
 from .round_clock import RoundClock
 
 logger = logging.getLogger("outpace")
 
 _FAILED = "drafting failed"
 
-Commit = Callable[[Session, Sequence[int], Sequence[Tensor]], int]
+Commit = Callable[[Session, Sequence[int], Sequence[Array]], int]
 """Appends tokens to the session up to its first stop, sets ``finish`` there, returns how many it took.
 The rows ``[vocab_size]`` are the target's logits that each token was judged by."""
 
@@ -41,7 +39,7 @@ class TargetDistributions(Sequence[Distribution]):
     first accepted row that has an error: what a rule that is exact for any target does before it, it does for this
     one."""
 
-    def __init__(self, session: Session, proposal: Proposal, logits: Tensor) -> None:
+    def __init__(self, session: Session, proposal: Proposal, logits: Rows) -> None:
         self._session, self._proposal, self._logits = session, proposal, logits  # logits: [nodes + 1, vocab]
         self._distributions: dict[int, Distribution] = {}
         self.errors: dict[int, Exception] = {}
@@ -57,7 +55,7 @@ class TargetDistributions(Sequence[Distribution]):
                 self._distributions[index] = pipeline.distribution(self._logits[index], [*self._session.tokens, *path])
             except Exception as error:
                 self.errors[index] = error
-                self._distributions[index] = Distribution.point(0, self._logits.dtype)
+                self._distributions[index] = Distribution.point(0)
         return self._distributions[index]
 
 
@@ -221,7 +219,7 @@ class Loop:
                 self._warn(session, error)
         return Proposal()
 
-    def _verify(self, session: Session, proposal: Proposal, logits: Tensor) -> Verdict | None:
+    def _verify(self, session: Session, proposal: Proposal, logits: Rows) -> Verdict | None:
         """The rule's verdict. A distribution that cannot be had ends this session there, and leaves the others
         alone."""
         distributions = TargetDistributions(session, proposal, logits)
@@ -237,7 +235,7 @@ class Loop:
                 return Verdict(verdict.path[:depth], verdict.token, "bonus")
         return verdict
 
-    def _settle(self, session: Session, proposal: Proposal, verdict: Verdict, logits: Tensor, *, alone: bool) -> None:
+    def _settle(self, session: Session, proposal: Proposal, verdict: Verdict, logits: Rows, *, alone: bool) -> None:
         """Commit what is accepted, keep it in the cache, and count it. ``alone``: no other request shared the pass."""
         base = len(session.tokens)
         tokens = [proposal.tokens[node] for node in verdict.path]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from ..core.fork import ProcessLock
 from ..core.prefix_cache import CacheUser
 from ..core.protocols import Controller, Drafter, Rule, Runtime, Session
+from ..core.types import Array
 from ..sampling.logprobs import token_logprobs
 from .admission import Admission, fail
 from .loop import Loop
@@ -81,7 +80,7 @@ class Scheduler:
                     opened.ended = True
             self.held = self.admission.held
 
-    def _commit(self, session: Session, tokens: Sequence[int], rows: Sequence[Tensor]) -> int:
+    def _commit(self, session: Session, tokens: Sequence[int], rows: Sequence[Array]) -> int:
         """The one place where an answer ends: end tokens, stop strings, the limit of length."""
         opened = self.admission.running[session.id]
         for taken, (token, row) in enumerate(zip(tokens, rows, strict=True), start=1):

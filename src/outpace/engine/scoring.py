@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
-
-import torch
 
 from ..core.errors import NumericsError
 from ..core.types import Chunk
@@ -33,7 +32,7 @@ def prompt_logprobs(
             part = ids[start : min(start + rows, len(ids) - 1)]
             with scheduler.lock:
                 logits = scheduler.runtime.forward([Chunk(claim.slot, part)], cache).logits[0]  # [rows, vocab_size]
-            if not bool(torch.isfinite(logits.max())):
+            if not all(math.isfinite(row.max()) for row in logits):
                 raise NumericsError(f"the model gave broken logits for the prompt's tokens from {start} on")
             following = ids[start + 1 : start + 1 + len(part)]
             yield [token_logprobs(row, token, top) for row, token in zip(logits, following, strict=True)]

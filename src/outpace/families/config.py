@@ -65,5 +65,5 @@ class DecoderConfig:
         return self.kv_heads * self.head_dim
 
     def shape(self, weight: Weight) -> tuple[int, ...]:
-        """The shape of one tensor of the table, in torch order."""
+        """The shape of one tensor of the table, ``[outputs, inputs]``."""
         return tuple(getattr(self, size) for size in weight.sizes)

@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
 from ..core.errors import ModelError
@@ -169,6 +168,8 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def _tensor(file: ModelFile, name: str, shape: tuple[int, ...], type_id: int, start: int) -> StoredTensor:
+    import gguf  # slow to import
+
     path = file.path
     try:
         kind = gguf.GGMLQuantizationType(type_id).name

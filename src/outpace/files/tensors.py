@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import gguf
 import numpy as np
-import torch
 
+from ..core.bf16 import from_bf16, to_bf16
 from ..core.errors import ModelError
+from ..core.types import Array
 from .model_file import FileRows
 
 _SLAB_VALUES = 1 << 21  # values decoded at a time by one thread: 8 MiB of float32, small beside any model
@@ -29,6 +29,8 @@ def block_layout(kind: str) -> tuple[int, int] | None:
 
 @cache
 def _quantized_layout(kind: str) -> tuple[int, int] | None:
+    import gguf  # slow to import, and needed by GGUF files only
+
     try:
         qtype = gguf.GGMLQuantizationType[kind]
         values, size = gguf.GGML_QUANT_SIZES[qtype]
@@ -42,7 +44,7 @@ def _quantized_layout(kind: str) -> tuple[int, int] | None:
 class StoredTensor:
     """One weight in its file.
 
-    ``name`` is the Hugging Face name, ``stored_name`` the file's own, ``shape`` is in torch order,
+    ``name`` is the Hugging Face name, ``stored_name`` the file's own, ``shape`` is ``[outputs, inputs]``,
     ``kind`` is an encoding in GGUF words ("F32", "BF16", "Q4_K", ...). ``data`` is uint8 [rows, bytes per row] in
     file order (a vector is one row), which slicing reads. ``row_order[i]`` is the stored place of row i (of value i
     for a vector) where the file keeps another order, else None.
@@ -53,18 +55,19 @@ class StoredTensor:
     file: Path
     shape: tuple[int, ...]
     kind: str
-    data: FileRows | np.ndarray
-    row_order: np.ndarray | None = None
+    data: FileRows | Array
+    row_order: Array | None = None
 
-    def raw(self, rows: int | None = None) -> np.ndarray:
+    def raw(self, rows: int | None = None) -> Array:
         """uint8 [rows, bytes per row] in Hugging Face row order, all of them or the first ``rows``, read from the file.
         Raises ModelError when the file has changed."""
         if len(self.shape) > 1 or self.row_order is None:
             return self._stored_rows(0, self.data.shape[0] if rows is None else rows)
         return self.data[:].reshape(self.shape[0], -1)[self.row_order].reshape(1, -1)  # a vector's values
 
-    def load(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The weight as ``dtype``, decoded slab by slab (rounded to nearest even where ``dtype`` is narrower).
+    def load(self, dtype: str = "float32") -> Array:
+        """The weight as "float32", "float64", or "bfloat16" (its bits, uint16), decoded slab by slab and rounded to
+        nearest even where that is narrower.
 
         Raises ModelError naming file and tensor if a value is NaN or infinite, in the file or in ``dtype``, and
         naming the file when it has changed.
@@ -73,16 +76,20 @@ class StoredTensor:
         layout = block_layout(self.kind)
         assert layout is not None  # the reader of the file has refused other kinds
         columns = row_bytes // layout[1] * layout[0]
-        result = torch.empty(rows, columns, dtype=dtype)
+        narrow = dtype == "bfloat16"
+        result = np.empty((rows, columns), dtype=np.uint16 if narrow else dtype)
         step = max(1, _SLAB_VALUES // max(1, columns))
 
         def decode(start: int) -> bool:
             picked = self._stored_rows(start, min(rows, start + step))
-            values = torch.from_numpy(_to_float(picked, self.kind))  # [slab rows, columns]
             out = result[start : start + step]
-            out.copy_(values)
-            # The sum of finite values is finite, or overflows: only then look at each of them.
-            return bool(torch.isfinite(out.sum(dtype=torch.float32))) or bool(torch.isfinite(out).all())
+            with np.errstate(all="ignore"):
+                values = _to_float(picked, self.kind)  # [slab rows, columns]
+                out[:] = to_bf16(values) if narrow else values
+                if narrow:
+                    return not bool(((out & 0x7F80) == 0x7F80).any())
+                # The sum of finite values is finite, or overflows: only then look at each of them.
+                return bool(np.isfinite(out.sum())) or bool(np.isfinite(out).all())
 
         if not all(_in_parallel(decode, range(0, rows, step))):
             raise ModelError(
@@ -90,10 +97,10 @@ class StoredTensor:
                 "the file is damaged, or its values need a wider dtype"
             )
         if self.row_order is not None and len(self.shape) == 1:
-            result = result[:, torch.from_numpy(self.row_order)]
+            result = result[:, self.row_order]
         return result.reshape(self.shape)
 
-    def _stored_rows(self, start: int, stop: int) -> np.ndarray:
+    def _stored_rows(self, start: int, stop: int) -> Array:
         if self.row_order is None or len(self.shape) == 1:
             return self.data[start:stop]
         order = self.row_order[start:stop]
@@ -108,11 +115,13 @@ def _in_parallel(work: Callable[[int], bool], starts: Sequence[int]) -> Iterable
         return list(pool.map(work, starts))
 
 
-def _to_float(raw: np.ndarray, kind: str) -> np.ndarray:
+def _to_float(raw: Array, kind: str) -> Array:
     """uint8 [rows, bytes] -> float [rows, values], writable."""
     raw = np.ascontiguousarray(raw)
     if kind in ("F32", "F64", "F16"):
         return raw.view({"F32": "<f4", "F64": "<f8", "F16": "<f2"}[kind]).copy()
     if kind == "BF16":
-        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        return from_bf16(raw.view("<u2"))
+    import gguf
+
     return gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.errors import ModelError, ParameterError
+from ..core.types import Array
 from .native import Library, Matrix
 
 # GGUF's own numbers.
@@ -27,7 +26,8 @@ KINDS = MappingProxyType(
     | {"BF16": 30}
 )
 ACTIVATIONS = MappingProxyType({"f32": 0, "bf16": 1, "int8": 2})
-FLOAT_KINDS = MappingProxyType({torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"})
+# uint16: the bits of bfloat16, see core/bf16.py
+FLOAT_KINDS = MappingProxyType({np.dtype(t): kind for t, kind in (("f4", "F32"), ("f2", "F16"), ("u2", "BF16"))})
 # What `--weights` names, as the kinds that float weights are rounded to at load.
 ROUNDED_KINDS = MappingProxyType({"q8": "Q8_0", "q4": "Q4_1", "q4_0": "Q4_0", "bf16": "BF16"})
 
@@ -64,9 +64,7 @@ def first_rows(matrix: PackedMatrix, rows: int) -> PackedMatrix:
     return dataclasses.replace(matrix, rows=rows, nbytes=matrix.nbytes * rows // matrix.rows, struct=struct)
 
 
-def pack(
-    library: Library, raw: np.ndarray | Tensor, kind: str, cols: int, *, threads: int, name: str = "matrix"
-) -> PackedMatrix:
+def pack(library: Library, raw: Array, kind: str, cols: int, *, threads: int, name: str = "matrix") -> PackedMatrix:
     """Packs rows as a GGUF file holds them: ``raw`` is uint8 ``[rows, row bytes]``, possibly memory-mapped.
 
     ``name`` (file and tensor) appears in errors: ModelError when the kind is not supported, ``cols`` does not suit it
@@ -86,20 +84,21 @@ def pack(
 
 
 def pack_float(
-    library: Library, weight: Tensor, kind: str | None = None, *, threads: int, name: str = "matrix"
+    library: Library, weight: Array, kind: str | None = None, *, threads: int, name: str = "matrix"
 ) -> PackedMatrix:
-    """Packs float weights ``[rows, cols]`` (float32, float16 or bfloat16), as they are or rounded to ``kind``.
+    """Packs float weights ``[rows, cols]`` (float32, float16, or uint16 for the bits of bfloat16), as they are or
+    rounded to ``kind``.
 
     Kinds: "F32", "F16", "BF16"; "Q8_0" and "Q4_0" (32 values share a scale, symmetric) and "Q4_1" (they share a
     scale and a minimum). Raises ModelError as ``pack`` does.
     """
     if weight.dtype not in FLOAT_KINDS:
-        raise ModelError(f"{name}: cannot pack {weight.dtype}; float32, float16 and bfloat16 can be")
+        raise ModelError(f"{name}: cannot pack {weight.dtype}; float32, float16 and uint16 (bfloat16) can be")
     source = FLOAT_KINDS[weight.dtype]
     kind = kind or source
     if kind not in {*FLOAT_KINDS.values(), *ROUNDED_KINDS.values()}:
         raise ModelError(f"{name}: float weights cannot be rounded to {kind}, only to Q8_0, Q4_0, Q4_1, BF16, F16, F32")
-    rows, address, stride, _keep = _rows_of(weight.detach().contiguous(), name)
+    rows, address, stride, _keep = _rows_of(np.ascontiguousarray(weight).view(np.uint8), name)
     cols = int(weight.shape[1])
     if library.functions.op_packed_bytes(KINDS[kind], rows, cols) < 0:
         raise ModelError(f"{name}: {cols} columns are no multiple of 32, which {kind} needs")
@@ -110,7 +109,7 @@ def pack_float(
     return _checked(matrix, code, name)
 
 
-def matmul(matrix: PackedMatrix, x: Tensor, *, threads: int, activations: str | None = None) -> Tensor:
+def matmul(matrix: PackedMatrix, x: Array, *, threads: int, activations: str | None = None) -> Array:
     """``x @ weight.T``: ``x`` float32 ``[rows, cols]`` -> float32 ``[rows, matrix.rows]``.
 
     ``activations``: "int8", "bf16" or "f32" instead of the kind's fast format ("f32" multiplies the unrounded
@@ -119,62 +118,48 @@ def matmul(matrix: PackedMatrix, x: Tensor, *, threads: int, activations: str | 
     activations = activations or fast_activations(matrix.kind)
     if activations not in {"f32", fast_activations(matrix.kind)}:
         raise ParameterError(f"{matrix.kind} weights have no {activations!r} activations")
-    if x.dim() != 2 or x.shape[1] != matrix.cols or x.dtype != torch.float32:
+    if x.ndim != 2 or x.shape[1] != matrix.cols or x.dtype != np.float32:
         raise ParameterError(f"need float32 [rows, {matrix.cols}] activations, got {x.dtype} {list(x.shape)}")
     if threads < 1:
         raise ParameterError(f"threads must be at least 1, got {threads}")
-    x = x.contiguous()
+    x = np.ascontiguousarray(x)
     rows = int(x.shape[0])
-    out = torch.empty(rows, matrix.rows)  # [rows, outputs]
+    out = np.empty((rows, matrix.rows), dtype=np.float32)  # [rows, outputs]
     form = ACTIVATIONS[activations]
     functions = matrix.library.functions
-    scratch = torch.empty(functions.op_act_bytes(form, rows, matrix.cols), dtype=torch.uint8)  # 64-byte aligned
+    scratch = np.empty(functions.op_act_bytes(form, rows, matrix.cols) + 64, dtype=np.uint8)
+    aligned = (scratch.ctypes.data + 63) // 64 * 64
     if rows:
         functions.op_linear(
-            byref(matrix.struct), form, x.data_ptr(), matrix.cols, rows, out.data_ptr(), matrix.rows,
-            scratch.data_ptr(), threads,
+            byref(matrix.struct), form, x.ctypes.data, matrix.cols, rows, out.ctypes.data, matrix.rows,
+            aligned, threads,
         )  # fmt: skip
     return out
 
 
-def unpack(matrix: PackedMatrix, first: int = 0, count: int | None = None) -> Tensor:
+def unpack(matrix: PackedMatrix, first: int = 0, count: int | None = None) -> Array:
     """The packed weights' values, rows ``first .. first + count - 1``: float32 ``[count, cols]``."""
     count = matrix.rows - first if count is None else count
     if first < 0 or count < 0 or first + count > matrix.rows:
         raise ParameterError(f"rows {first} .. {first + count} are not within the matrix' {matrix.rows}")
-    out = torch.empty(count, matrix.cols)
-    pointer = ctypes.cast(out.data_ptr(), ctypes.POINTER(ctypes.c_float))
+    out = np.empty((count, matrix.cols), dtype=np.float32)
+    pointer = out.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
     matrix.library.functions.op_unpack_rows(byref(matrix.struct), first, count, pointer)
     return out
 
 
-def dequantize(library: Library, raw: np.ndarray | Tensor, kind: str, cols: int, *, threads: int) -> Tensor:
+def dequantize(library: Library, raw: Array, kind: str, cols: int, *, threads: int) -> Array:
     """Rows as a GGUF file holds them (uint8 ``[rows, row bytes]``) as float32 ``[rows, cols]``."""
     rows, address, stride, _keep = _rows_of(raw, "matrix")
     if stride != library.functions.op_raw_row_bytes(KINDS[kind], cols):
         raise ParameterError(f"not rows of {cols} {kind} values: {stride} bytes each")
-    out = torch.empty(rows, cols)
-    library.functions.op_dequantize_rows(KINDS[kind], address, stride, rows, cols, out.data_ptr(), threads)
+    out = np.empty((rows, cols), dtype=np.float32)
+    library.functions.op_dequantize_rows(KINDS[kind], address, stride, rows, cols, out.ctypes.data, threads)
     return out
 
 
-def dequantize_row(library: Library, row: np.ndarray, kind: str, cols: int) -> Tensor:
-    """One row as the file holds it (uint8 ``[row bytes]``), such as a token's embedding: float32 ``[cols]``."""
-    if row.dtype != np.uint8 or row.shape != (library.functions.op_raw_row_bytes(KINDS[kind], cols),):
-        raise ParameterError(f"not a row of {cols} {kind} values: {row.dtype} {list(row.shape)}")
-    row = np.ascontiguousarray(row)
-    out = torch.empty(cols)
-    pointer = ctypes.cast(out.data_ptr(), ctypes.POINTER(ctypes.c_float))
-    library.functions.op_dequantize_row(KINDS[kind], row.ctypes.data, cols, pointer)
-    return out
-
-
-def _rows_of(raw: np.ndarray | Tensor, name: str) -> tuple[int, int, int, object]:
+def _rows_of(raw: Array, name: str) -> tuple[int, int, int, object]:
     """Rows, address, bytes from row to row, and what keeps the memory alive."""
-    if isinstance(raw, Tensor):
-        if raw.dim() != 2 or not raw.is_contiguous() or raw.device.type != "cpu":
-            raise ModelError(f"{name}: need a contiguous matrix in CPU memory, got {list(raw.shape)} on {raw.device}")
-        return int(raw.shape[0]), raw.data_ptr(), int(raw.shape[1]) * raw.element_size(), raw
     if raw.ndim != 2 or raw.dtype != np.uint8 or not raw.flags.c_contiguous:
         raise ModelError(f"{name}: need contiguous uint8 [rows, row bytes], got {raw.dtype} {list(raw.shape)}")
     return int(raw.shape[0]), int(raw.ctypes.data), int(raw.shape[1]), raw

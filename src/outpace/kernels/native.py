@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-import torch  # noqa: F401  (first: its OpenMP runtime is then the one our libraries find, and both share one pool)
-
 from ..core.errors import ParameterError
 from .build import library_name, sources_digest
 
@@ -63,7 +61,7 @@ def missing_notice() -> str:
     found = _try_open("plain")
     why = found if isinstance(found, str) else "no C kernels can be used"
     return (
-        f"outpace: {why}, so the slower torch path runs. "
+        f"outpace: {why}. "
         "With a C compiler and OpenMP (gcc or clang), `python -m outpace.kernels.build` builds the kernels."
     )
 
@@ -108,7 +106,6 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
         "op_pack": (c_int, [c_int, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int]),
         "op_pack_float": (c_int, [c_int, c_int, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int]),
         "op_unpack_rows": (None, [matrix, c_int64, c_int64, POINTER(c_float)]),
-        "op_dequantize_row": (None, [c_int, c_void_p, c_int64, POINTER(c_float)]),
         "op_dequantize_rows": (None, [c_int, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int]),
         "op_alloc": (c_void_p, [c_int64]),
         "op_free": (None, [c_void_p, c_int64]),

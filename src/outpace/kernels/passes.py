@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.fork import ProcessLock
+from ..core.types import Array
 from .linear import ACTIVATIONS, PackedMatrix
 from .native import Library, Matrix
 
@@ -71,7 +70,7 @@ class LayerWeights:
     """One layer's packed matrices, all of ``MATRICES``, and its float32 vectors, those of ``VECTORS`` that exist."""
 
     matrices: Mapping[str, PackedMatrix]
-    vectors: Mapping[str, Tensor]
+    vectors: Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -80,16 +79,16 @@ class DecoderWeights:
 
     layers: Sequence[LayerWeights]
     embedding: PackedMatrix
-    final_norm: Tensor  # [hidden]
+    final_norm: Array  # [hidden]
     head: PackedMatrix
-    head_ids: Tensor | None  # int32 [head.rows], ascending: the token ids that the head scores; None: all
+    head_ids: Array | None  # int32 [head.rows], ascending: the token ids that the head scores; None: all
     vocab: int
     heads: int
     kv_heads: int
     head_dim: int
     norm_eps: float
-    cosine: Tensor  # [context, head_dim / 2]
-    sine: Tensor
+    cosine: Array  # [context, head_dim / 2]
+    sine: Array
     cache_layers: Sequence[int] | None = None  # where the cache keeps each layer's entries; None: in their own order
 
 
@@ -98,8 +97,8 @@ class SlotRows:
     """New rows of one slot: its storage ``[layers, kv_heads, capacity, head_dim]``, its length, what follows what."""
 
     rows: int
-    keys: Tensor
-    values: Tensor
+    keys: Array
+    values: Array
     length: int
     parents: Sequence[int] | None = None
 
@@ -115,7 +114,7 @@ class DecoderPass:
         self,
         library: Library,
         weights: DecoderWeights,
-        cache_dtype: torch.dtype,
+        cache_dtype: str,
         threads: int,
         *,
         float_activations: bool = False,
@@ -125,8 +124,9 @@ class DecoderPass:
         self._float_activations = float_activations
         self._lock = ProcessLock("a model's runtime")
         self.seconds = 0.0
-        self._scratch, self._scratch_rows = torch.empty(0, dtype=torch.uint8), 0
-        self._vectors: list[Tensor] = []  # keeps alive what the structures point at
+        self._scratch: Array = np.empty(0, dtype=np.uint8)
+        self._scratch_rows = 0
+        self._vectors: list[Array] = []  # keeps alive what the structures point at
         self._layers = (_Layer * len(weights.layers))(*(self._layer(layer) for layer in weights.layers))
         first = weights.layers[0].matrices
         self._model = _Model(
@@ -137,7 +137,7 @@ class DecoderPass:
             head_dim=weights.head_dim,
             intermediate=first["gate"].rows,
             norm_eps=weights.norm_eps,
-            cache_bf16=cache_dtype == torch.bfloat16,
+            cache_bf16=cache_dtype == "bfloat16",
             cosine=self._pointer(weights.cosine),
             sine=self._pointer(weights.sine),
             embedding=self._matrix(weights.embedding),
@@ -145,15 +145,15 @@ class DecoderPass:
             final_norm=self._pointer(weights.final_norm),
             head=self._matrix(weights.head),
             vocab=weights.vocab,
-            head_ids=None if weights.head_ids is None else weights.head_ids.data_ptr(),
+            head_ids=None if weights.head_ids is None else weights.head_ids.ctypes.data,
         )
         if weights.cache_layers is not None:
             self._model.cache_layer = (c_int32 * len(weights.cache_layers))(*weights.cache_layers)
 
-    def _pointer(self, vector: Tensor) -> int:
-        kept = vector.to(torch.float32).contiguous()
+    def _pointer(self, vector: Array) -> int:
+        kept = np.ascontiguousarray(vector, dtype=np.float32)
         self._vectors.append(kept)
-        return kept.data_ptr()
+        return int(kept.ctypes.data)
 
     def _matrix(self, matrix: PackedMatrix) -> Matrix:
         struct = Matrix.from_buffer_copy(matrix.struct)
@@ -168,13 +168,13 @@ class DecoderPass:
 
     def run(
         self,
-        tokens: np.ndarray,
+        tokens: Array,
         slots: Sequence[SlotRows],
-        wanted: np.ndarray,
+        wanted: Array,
         *,
         taps: Sequence[int] = (),
         hidden: bool = False,
-    ) -> tuple[Tensor, dict[int, Tensor]]:
+    ) -> tuple[Array, dict[int, Array]]:
         """Write the rows' keys and values, return their logits and taps.
 
         ``tokens`` int32 [rows], slot after slot; ``wanted`` int32, the rows whose logits are asked for.
@@ -183,11 +183,11 @@ class DecoderPass:
         checked here. MemoryError when memory runs out.
         """
         width, rows = self._model.hidden, len(tokens)
-        logits = torch.empty(len(wanted), self._model.vocab)
-        tapped = {layer: torch.empty(rows, width) for layer in (*taps, *((-1,) if hidden else ()))}
+        logits = np.empty((len(wanted), self._model.vocab), dtype=np.float32)
+        tapped = {layer: np.empty((rows, width), dtype=np.float32) for layer in (*taps, *((-1,) if hidden else ()))}
         pointers = (c_void_p * self._model.layers)()
         for layer in taps:
-            pointers[layer] = tapped[layer].data_ptr()
+            pointers[layer] = tapped[layer].ctypes.data
         parents = [None if s.parents is None else np.array(s.parents, dtype=np.int32) for s in slots]
         chunks = (_Chunk * len(slots))(
             *(
@@ -195,8 +195,8 @@ class DecoderPass:
                     slot.rows,
                     slot.length,
                     slot.keys.shape[2],
-                    slot.keys.data_ptr(),
-                    slot.values.data_ptr(),
+                    slot.keys.ctypes.data,
+                    slot.values.ctypes.data,
                     None if follows is None else follows.ctypes.data,
                 )
                 for slot, follows in zip(slots, parents, strict=True)
@@ -209,9 +209,9 @@ class DecoderPass:
             tokens=tokens.ctypes.data,
             chunk=chunks,
             wanted_row=wanted.ctypes.data,
-            logits=logits.data_ptr(),
+            logits=logits.ctypes.data,
             layer_taps=ctypes.addressof(pointers) if taps else None,
-            hidden=tapped[-1].data_ptr() if hidden else None,
+            hidden=tapped[-1].ctypes.data if hidden else None,
         )
         with self._lock:
             scratch = self._room(rows)
@@ -227,13 +227,13 @@ class DecoderPass:
         if rows > self._scratch_rows:
             self._scratch_rows = max(16, rows)
             size = self._library.op_pass_scratch_bytes(byref(self._model), self._scratch_rows, self._threads)
-            self._scratch = torch.empty(size + 64, dtype=torch.uint8)
-        return (self._scratch.data_ptr() + 63) // 64 * 64
+            self._scratch = np.empty(size + 64, dtype=np.uint8)
+        return int(self._scratch.ctypes.data + 63) // 64 * 64
 
 
 def attention(
-    library: Library, queries: Tensor, slots: Sequence[SlotRows], layer: int, kv_heads: int, threads: int
-) -> Tensor:
+    library: Library, queries: Array, slots: Sequence[SlotRows], layer: int, kv_heads: int, threads: int
+) -> Array:
     """Attention alone: ``queries`` float32 [rows, heads, head_dim] against what the slots hold, new rows included.
 
     Returns [rows, heads * head_dim]. The pass does the same between its projections.
@@ -241,28 +241,27 @@ def attention(
     functions = library.functions
     _declare(functions)
     rows, heads, head_dim = queries.shape
-    packed = torch.zeros(rows, heads + 2 * kv_heads, head_dim)  # as the pass keeps them: keys and values follow
+    packed = np.zeros((rows, heads + 2 * kv_heads, head_dim), dtype=np.float32)
     packed[:, :heads] = queries
-    model = _Model(heads=heads, kv_heads=kv_heads, head_dim=head_dim, cache_bf16=slots[0].keys.dtype == torch.bfloat16)
+    model = _Model(heads=heads, kv_heads=kv_heads, head_dim=head_dim, cache_bf16=slots[0].keys.dtype == np.uint16)
     parents = [None if s.parents is None else np.array(s.parents, dtype=np.int32) for s in slots]
     chunks = (_Chunk * len(slots))()
     for chunk, slot, follows in zip(chunks, slots, parents, strict=True):
         chunk.rows, chunk.length, chunk.capacity = slot.rows, slot.length, slot.keys.shape[2]
-        chunk.keys, chunk.values = slot.keys.data_ptr(), slot.values.data_ptr()
+        chunk.keys, chunk.values = slot.keys.ctypes.data, slot.values.ctypes.data
         chunk.parents = None if follows is None else follows.ctypes.data
-    out = torch.empty(rows, heads * head_dim)
+    out = np.empty((rows, heads * head_dim), dtype=np.float32)
     call = _Call(rows=rows, chunks=len(slots), chunk=chunks)
-    if functions.op_attention(byref(model), byref(call), layer, packed.data_ptr(), out.data_ptr(), threads):
+    if functions.op_attention(byref(model), byref(call), layer, packed.ctypes.data, out.ctypes.data, threads):
         raise MemoryError("no memory left for attention")
     return out
 
 
-def rotary_tables(inv_freq: Sequence[float], context: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+def rotary_tables(inv_freq: Sequence[float], context: int, scale: float = 1.0) -> tuple[Array, Array]:
     """Cosines and sines of every position's angles, times ``scale``: float32 [context, len(inv_freq)], worked out in
     float64."""
     angles = np.arange(context, dtype=np.float64)[:, None] * np.array(inv_freq)
-    cosine, sine = ((scale * f(angles)).astype(np.float32) for f in (np.cos, np.sin))
-    return torch.from_numpy(cosine), torch.from_numpy(sine)
+    return (scale * np.cos(angles)).astype(np.float32), (scale * np.sin(angles)).astype(np.float32)
 
 
 def _declare(library: ctypes.CDLL) -> None:

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.errors import NumericsError
+from ..core.types import Array
 from .native import Library
 
 
@@ -32,7 +31,7 @@ class NoiseKey(Structure):
 
 
 class Sampler:
-    """The sampling kernels of one library. ``logits`` are float32 tensors, a row or ``[rows, vocab]``, on the CPU."""
+    """The sampling kernels of one library. ``logits`` are float32 arrays, a row or ``[rows, vocab]``."""
 
     def __init__(self, library: Library) -> None:
         self._library = library.functions
@@ -60,87 +59,86 @@ class Sampler:
         self._library.op_total.restype = c_double
         self._library.op_total.argtypes = [c_void_p, c_int64, c_float]
 
-    def argmax(self, logits: Tensor) -> int:
+    def argmax(self, logits: Array) -> int:
         """The token with the greatest of ``logits`` ``[vocab]``, the lowest id among equals.
 
         Raises NumericsError when one is NaN or +inf, or all are -inf; so do the other methods.
         """
         row, greatest = _row(logits), c_float()
-        return _token(self._library.op_argmax(row.data_ptr(), row.numel(), byref(greatest)))
+        return _token(self._library.op_argmax(row.ctypes.data, row.size, byref(greatest)))
 
-    def softmax(self, logits: Tensor, temperature: float = 1.0) -> Tensor:
+    def softmax(self, logits: Array, temperature: float = 1.0) -> Array:
         """softmax(logits / temperature): ``[vocab]`` float32."""
         row = _row(logits)
-        probs = torch.empty_like(row)
-        _token(self._library.op_softmax(row.data_ptr(), row.numel(), temperature, probs.data_ptr()))
+        probs = np.empty_like(row)
+        _token(self._library.op_softmax(row.ctypes.data, row.size, temperature, probs.ctypes.data))
         return probs
 
-    def at_least(self, values: Tensor, floor: float) -> Tensor:
+    def at_least(self, values: Array, floor: float) -> Array:
         """Ids of the ``values`` ``[n]`` that are not below ``floor``: int64, ascending. ``values``, here and below,
         hold no NaN."""
         row = _row(values)
-        ids = torch.empty(row.numel(), dtype=torch.int64)
-        size = self._library.op_at_least(row.data_ptr(), row.numel(), floor, ids.data_ptr())
-        return ids[:size].clone()
+        ids = np.empty(row.size, dtype=np.int64)
+        size = self._library.op_at_least(row.ctypes.data, row.size, floor, ids.ctypes.data)
+        return ids[:size].copy()
 
-    def top_k(self, values: Tensor, k: int) -> Tensor:
+    def top_k(self, values: Array, k: int) -> Array:
         """Ids of the ``k`` greatest ``values`` ``[n]``, 0 < k <= n, the lower of equals: int64 ``[k]``, ascending."""
         row = _row(values)
-        ids, scratch = torch.empty(k, dtype=torch.int64), torch.empty(2 * k, dtype=torch.int64)
-        self._library.op_top_k(row.data_ptr(), row.numel(), k, scratch.data_ptr(), ids.data_ptr())
+        ids, scratch = np.empty(k, dtype=np.int64), np.empty(2 * k, dtype=np.int64)
+        self._library.op_top_k(row.ctypes.data, row.size, k, scratch.ctypes.data, ids.ctypes.data)
         return ids
 
-    def top_p(self, probs: Tensor, top_p: float) -> Tensor:
+    def top_p(self, probs: Array, top_p: float) -> Array:
         """Ids of the smallest set of most probable tokens whose mass reaches ``top_p``: int64, ascending, the lower of
         equals. ``probs`` ``[n]`` are summed in float64 from the most probable down; all ids where they fall short."""
         row = _row(probs)
-        ids, scratch = torch.empty(row.numel(), dtype=torch.int64), torch.empty(2 * row.numel(), dtype=torch.int64)
-        size = self._library.op_top_p(row.data_ptr(), row.numel(), top_p, scratch.data_ptr(), ids.data_ptr())
-        return ids[:size].clone()
+        ids, scratch = np.empty(row.size, dtype=np.int64), np.empty(2 * row.size, dtype=np.int64)
+        size = self._library.op_top_p(row.ctypes.data, row.size, top_p, scratch.ctypes.data, ids.ctypes.data)
+        return ids[:size].copy()
 
-    def log_total(self, scores: Tensor, top: float) -> float:
+    def log_total(self, scores: Array, top: float) -> float:
         """log(sum(exp(scores))) of a row ``[n]`` whose greatest score is ``top``."""
         row = _row(scores)
-        return top + math.log(self._library.op_total(row.data_ptr(), row.numel(), top))
+        return top + math.log(self._library.op_total(row.ctypes.data, row.size, top))
 
-    def quantile(self, probs: Tensor, uniform: float) -> int:
+    def quantile(self, probs: Array, uniform: float) -> int:
         """The place of ``probs`` ``[n]`` whose stretch of the cumulative distribution holds ``uniform``, a number in
         [0, 1)."""
         row = _row(probs)
-        return int(self._library.op_quantile(row.data_ptr(), row.numel(), 0, 0.0, uniform))
+        return int(self._library.op_quantile(row.ctypes.data, row.size, 0, 0.0, uniform))
 
-    def quantile_of_scores(self, scores: Tensor, uniform: float) -> int:
+    def quantile_of_scores(self, scores: Array, uniform: float) -> int:
         """:meth:`quantile` of softmax(scores)."""
         row, top = _row(scores), c_float()
-        _token(self._library.op_argmax(row.data_ptr(), row.numel(), byref(top)))
-        return int(self._library.op_quantile(row.data_ptr(), row.numel(), 1, top.value, uniform))
+        _token(self._library.op_argmax(row.ctypes.data, row.size, byref(top)))
+        return int(self._library.op_quantile(row.ctypes.data, row.size, 1, top.value, uniform))
 
-    def gumbel(self, key: NoiseKey, ids: Tensor | int) -> Tensor:
+    def gumbel(self, key: NoiseKey, ids: Array | int) -> Array:
         """Standard Gumbel noise of token ``ids`` (int64; a number n stands for 0 .. n - 1): float64, alike in shape."""
-        count = ids if isinstance(ids, int) else ids.numel()
-        noise = torch.empty(count, dtype=torch.float64)
-        kept = None if isinstance(ids, int) else ids.to(torch.int64).contiguous()
-        self._library.op_gumbel(key, None if kept is None else kept.data_ptr(), count, noise.data_ptr())
+        count = ids if isinstance(ids, int) else ids.size
+        noise = np.empty(count, dtype=np.float64)
+        kept = None if isinstance(ids, int) else np.ascontiguousarray(ids, dtype=np.int64)
+        self._library.op_gumbel(key, None if kept is None else kept.ctypes.data, count, noise.ctypes.data)
         return noise
 
-    def perturbed_argmax(self, logits: Tensor, temperature: float, key: NoiseKey) -> int:
+    def perturbed_argmax(self, logits: Array, temperature: float, key: NoiseKey) -> int:
         """argmax of logits / temperature + Gumbel noise, in float64: a draw from the softmax, keyed by ``key``."""
         row = _row(logits)
-        return _token(self._library.op_perturbed_argmax(row.data_ptr(), row.numel(), temperature, key))
+        return _token(self._library.op_perturbed_argmax(row.ctypes.data, row.size, temperature, key))
 
     def perturbed_argmax_rows(
-        self, logits: Tensor, temperatures: Sequence[float], keys: Sequence[NoiseKey], threads: int = 1
+        self, logits: Array, temperatures: Sequence[float], keys: Sequence[NoiseKey], threads: int = 1
     ) -> list[int]:
         """:meth:`perturbed_argmax` for every row of ``logits`` ``[rows, vocab]``, each with its own key."""
-        if logits.dtype != torch.float32 or logits.stride(1) != 1:
-            logits = logits.float().contiguous()
+        logits = np.ascontiguousarray(logits, dtype=np.float32)
         rows, count = logits.shape
         if not len(temperatures) == len(keys) == rows:
             raise ValueError(f"{rows} rows but {len(temperatures)} temperatures and {len(keys)} keys")
         tokens = (c_int64 * rows)()
         self._library.op_perturbed_argmax_rows(
-            logits.data_ptr(),
-            logits.stride(0),
+            logits.ctypes.data,
+            logits.strides[0] // 4,
             rows,
             count,
             (c_double * rows)(*temperatures),
@@ -163,10 +161,8 @@ def softmax_numpy(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
     return probs / probs.sum()
 
 
-def _row(logits: Tensor) -> Tensor:
-    if logits.dtype == torch.float32 and logits.is_contiguous():
-        return logits
-    return logits.to(torch.float32).contiguous()
+def _row(logits: Array) -> Array:
+    return np.ascontiguousarray(logits, dtype=np.float32)
 
 
 def _token(token: int) -> int:

@@ -7,20 +7,20 @@ import functools
 import logging
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-from tqdm import tqdm
+import numpy as np
 
 from ..catalogue import name_of
 from ..core.errors import ModelError, ParameterError
 from ..core.fork import check_process
 from ..core.load_options import BACKENDS, WEIGHTS
+from ..core.progress import progress
 from ..core.protocols import Runtime
-from ..core.threads import default_threads
+from ..core.torch_extra import require_torch
+from ..core.types import Array
 from ..families.config import DecoderConfig
 from ..families.family import decoder_config
 from ..families.table import check_tensors
@@ -28,8 +28,6 @@ from ..files.checkpoint import Checkpoint, StoredTensor, open_checkpoint
 from ..kernels.native import missing_notice, open_library
 from ..text.tokenizer import Tokenizer
 from .native import NativeRuntime
-from .torch_decoder import Decoder
-from .torch_runtime import TorchRuntime
 
 MOST, MOST_LAYERS = 1 << 28, 10_000  # sizes beyond these are a damaged file, and would be believed at great cost
 HEAD_IDS = 65536  # token ids that a draft's output head keeps of a vocabulary twice as large
@@ -62,15 +60,15 @@ def load_model(
     backend: str = "auto",
     threads: int | None = None,
     context: int | None = None,
-    head_rows: Tensor | None = None,
+    head_rows: Array | None = None,
 ) -> LoadedModel:
     """Load a GGUF file or a Hugging Face directory.
 
     ``weights``: "file" runs every matrix in the file's own encoding, "q8", "q4", "bf16" and "f32" round it at
     load; "auto" is "file" for a GGUF file, and otherwise bf16 from 200 million parameters on, else f32.
     ``backend``: "native" (the C kernels), "torch" (bf16 and f32 only), or "auto": native where it is built.
-    ``threads``: of the native kernels; None: as many as
-    :func:`outpace.core.threads.default_threads` says, and torch is kept from using more.
+    ``threads``: None: as many as :func:`outpace.core.threads.default_threads` says. Torch has one number for the
+    whole process.
     ``context`` lowers the model's own context length.
     ``head_rows``: token ids that a draft's output head keeps (native only; all others get no probability).
 
@@ -98,17 +96,16 @@ def _load(
     backend: str,
     threads: int | None,
     context: int | None,
-    head_rows: Tensor | None,
+    head_rows: Array | None,
 ) -> LoadedModel:
     config = checked_config(checkpoint, context)
     parameters = _parameters(checkpoint)
-    if threads is None:  # torch knows no quotas, and its threads would hinder each other
-        torch.set_num_threads(min(torch.get_num_threads(), default_threads().count))
     native = backend != "torch" and open_library() is not None
     if backend == "native" and not native:
         raise ParameterError(missing_notice())
     if not native and backend == "auto":
-        _notice_once(missing_notice())
+        require_torch("running without the C kernels", missing_notice())
+        _notice_once(f"{missing_notice()} Until then the slower torch path runs.")
     if weights == "auto":
         weights = "file" if native and checkpoint.format == "gguf" else "bf16" if parameters >= BIG else "f32"
     runtime: Runtime
@@ -120,8 +117,7 @@ def _load(
         if weights not in ("bf16", "f32") or head_rows is not None:
             asked = "a pruned head" if head_rows is not None else f"weights {weights!r}"
             raise ParameterError(f"{asked} needs the native kernels; the torch backend runs whole bf16 and f32 models")
-        decoder = _torch_decoder(checkpoint, config, torch.float32 if weights == "f32" else torch.bfloat16, parameters)
-        runtime, nbytes = TorchRuntime(decoder), decoder.nbytes
+        runtime, nbytes = _torch_runtime(checkpoint, config, weights, parameters, threads)
     return LoadedModel(
         runtime=runtime,
         tokenizer=checkpoint.tokenizer,
@@ -170,7 +166,7 @@ def check_head(head: int | None) -> None:
         raise ParameterError(f"draft_head must be a number of token ids, or 0 for all, not {head!r}")
 
 
-def kept_head(tokenizer: Tokenizer, end_tokens: frozenset[int], head: int | None) -> Tensor | None:
+def kept_head(tokenizer: Tokenizer, end_tokens: frozenset[int], head: int | None) -> Array | None:
     """Ids that a draft's output head keeps, ascending, for ``head`` as in :func:`load_draft`; None: all of them."""
     check_head(head)
     size = tokenizer.size
@@ -178,18 +174,26 @@ def kept_head(tokenizer: Tokenizer, end_tokens: frozenset[int], head: int | None
         head = HEAD_IDS if size >= 2 * HEAD_IDS else 0
     if not 0 < head < size:
         return None
-    return torch.tensor(sorted({*range(head), *tokenizer.special_ids, *end_tokens}))
+    return np.array(sorted({*range(head), *tokenizer.special_ids, *end_tokens}))
 
 
-def _torch_decoder(checkpoint: Checkpoint, config: DecoderConfig, dtype: torch.dtype, parameters: int) -> Decoder:
-    with tqdm(
-        total=len(checkpoint.tensors),
-        desc=f"loading {checkpoint.path.name}",
-        unit="tensor",
-        leave=False,
-        disable=not sys.stderr.isatty() or parameters < BIG,
-    ) as bar:
-        return Decoder.from_tensors(config, _Counted(checkpoint.tensors, bar), dtype, str(checkpoint.path))
+def _torch_runtime(
+    checkpoint: Checkpoint, config: DecoderConfig, weights: str, parameters: int, threads: int | None
+) -> tuple[Runtime, int]:
+    """The runtime, and the bytes that a pass reads. Raises ParameterError where torch is not installed."""
+    require_torch("the torch backend")
+    import torch
+
+    from .torch_decoder import Decoder
+    from .torch_runtime import TorchRuntime
+    from .torch_tensors import limit_threads
+
+    limit_threads(threads)
+    dtype = torch.float32 if weights == "f32" else torch.bfloat16
+    shown = parameters >= BIG and sys.stderr.isatty()
+    with progress(f"loading {checkpoint.path.name}", len(checkpoint.tensors), "tensor", shown=shown) as loaded:
+        decoder = Decoder.from_tensors(config, _Counted(checkpoint.tensors, loaded), dtype, str(checkpoint.path))
+    return TorchRuntime(decoder), decoder.nbytes
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:
@@ -244,11 +248,11 @@ def _require_possible(config: DecoderConfig) -> None:
 class _Counted(Mapping[str, StoredTensor]):
     """Tensors that move a progress bar when they are taken."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], bar: tqdm) -> None:
-        self._tensors, self._bar = tensors, bar
+    def __init__(self, tensors: Mapping[str, StoredTensor], loaded: Callable[[int], object]) -> None:
+        self._tensors, self._loaded = tensors, loaded
 
     def __getitem__(self, name: str) -> StoredTensor:
-        self._bar.update()
+        self._loaded(1)
         return self._tensors[name]
 
     def __iter__(self) -> Iterator[str]:

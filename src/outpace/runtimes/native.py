@@ -5,17 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
-from tqdm import tqdm
 
 from ..core.cache import KVCache
 from ..core.errors import CacheError, ModelError, ParameterError
+from ..core.progress import progress
 from ..core.threads import default_threads
-from ..core.types import Capabilities, Chunk, Forward
+from ..core.types import Array, Capabilities, Chunk, Forward
 from ..families.config import DecoderConfig
 from ..families.table import check_tensors, names
 from ..files.checkpoint import Checkpoint
@@ -26,7 +24,7 @@ from ..kernels.passes import MATRICES, DecoderPass, DecoderWeights, LayerWeights
 from .chunks import check_chunks, check_features
 
 WEIGHTS = {"file": None, **ROUNDED_KINDS, "f32": "F32"}
-KV_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+KV_DTYPES = ("bfloat16", "float32")
 _FOUR_BITS = {"Q4_0", "Q4_1", "Q4_K"}  # stay as they are: rounding would take quality and save nothing
 # Where a quantized block keeps its 16-bit floats: bytes of a block, offsets.
 _SCALES = {"Q4_0": (18, [0]), "Q4_1": (20, [0, 2]), "Q5_0": (22, [0]), "Q5_1": (24, [0, 2]), "Q8_0": (34, [0])}
@@ -53,7 +51,7 @@ class NativeRuntime:
         weights: str = "file",
         kv_dtype: str = "bfloat16",
         threads: int | None = None,
-        head_rows: Tensor | None = None,
+        head_rows: Array | None = None,
         activations: str = "int8",
         library: Library | None = None,
     ) -> None:
@@ -74,13 +72,13 @@ class NativeRuntime:
             config, config.vocab_size, config.context, config.layers
         )  # fmt: skip
         self._whole: NativeRuntime | None = None
-        self.threads, self.kv_dtype, self.variant = threads, KV_DTYPES[kv_dtype], library.variant
+        self.threads, self.kv_dtype, self.variant = threads, kv_dtype, library.variant
         kept = _checked_rows(head_rows, config.vocab_size)
         self._features = {"hidden": -1} | {f"layer.{i}": i for i in range(config.layers)}
         loader = _Loader(library, checkpoint, WEIGHTS[weights], threads)
         packed = loader.decoder(config, kept)
         self.nbytes = loader.nbytes
-        self._dtype = torch.float32 if weights == "f32" else torch.bfloat16
+        self._dtype = "float32" if weights == "f32" else "bfloat16"
         self._library, self._weights, self._float = library, packed, activations == "float"
         self._pass = DecoderPass(library, packed, self.kv_dtype, threads, float_activations=self._float)
 
@@ -97,7 +95,7 @@ class NativeRuntime:
         if 0 < head < weights.head.rows:
             chosen["head"] = first_rows(weights.head, head)
             ids = weights.head_ids
-            chosen["head_ids"] = torch.arange(head, dtype=torch.int32) if ids is None else ids[:head]
+            chosen["head_ids"] = np.arange(head, dtype=np.int32) if ids is None else ids[:head]
         part._features = {"hidden": -1}
         part._weights = dataclasses.replace(weights, **chosen)  # type: ignore[arg-type]
         part._pass = DecoderPass(
@@ -152,16 +150,16 @@ class NativeRuntime:
         )
         for chunk in chunks:
             cache.advance(chunk.slot, len(chunk.tokens))
-        rows_of = [slot.rows for slot in slots]
-        features = {name: list(tapped[self._features[name]].split(rows_of)) for name in want}
-        return Forward(list(logits.split(counts)), features)
+        ends = np.cumsum([slot.rows for slot in slots])[:-1]
+        features = {name: np.split(tapped[self._features[name]], ends) for name in want}
+        return Forward(np.split(logits, np.cumsum(counts)[:-1]), features)
 
 
-def _checked_rows(head_rows: Tensor | None, vocab_size: int) -> Tensor | None:
+def _checked_rows(head_rows: Array | None, vocab_size: int) -> Array | None:
     if head_rows is None:
         return None
-    rows = torch.unique(head_rows.to(torch.int64))  # ascending
-    if not rows.numel() or int(rows[0]) < 0 or int(rows[-1]) >= vocab_size:
+    rows = np.unique(np.asarray(head_rows, dtype=np.int64))  # ascending
+    if not rows.size or int(rows[0]) < 0 or int(rows[-1]) >= vocab_size:
         raise ParameterError(f"head_rows must be token ids of the vocabulary of {vocab_size}, and not none")
     return rows
 
@@ -175,12 +173,12 @@ class _Loader:
         self._tensors: Mapping[str, StoredTensor] = checkpoint.tensors
         self.nbytes = 0
 
-    def decoder(self, config: DecoderConfig, head_rows: Tensor | None) -> DecoderWeights:
+    def decoder(self, config: DecoderConfig, head_rows: Array | None) -> DecoderWeights:
         embedding_name, output_name = check_tensors(config, self._tensors, self._source)
         total = sum(t.data.nbytes for t in self._tensors.values())
-        quiet = total < 1 << 28 or not sys.stderr.isatty()
-        with tqdm(total=total, desc="packing weights", unit="B", unit_scale=True, leave=False, disable=quiet) as bar:
-            layers = [self._layer(config, number, bar) for number in range(config.layers)]
+        shown = total >= 1 << 28 and sys.stderr.isatty()
+        with progress("packing weights", total, "B", shown=shown) as packed:
+            layers = [self._layer(config, number, packed) for number in range(config.layers)]
             head = self._head(output_name, config.vocab_size, head_rows)
             stored = self._tensors[embedding_name]
             shared = embedding_name == output_name and head_rows is None and head.kind == stored.kind
@@ -191,7 +189,7 @@ class _Loader:
             embedding=embedding,
             final_norm=self._vector(names(config)["final_norm"]),
             head=head,
-            head_ids=None if head_rows is None else head_rows.to(torch.int32),
+            head_ids=None if head_rows is None else head_rows.astype(np.int32),
             vocab=config.vocab_size,
             heads=config.heads,
             kv_heads=config.kv_heads,
@@ -201,19 +199,19 @@ class _Loader:
             sine=sine,
         )
 
-    def _layer(self, config: DecoderConfig, number: int, bar: tqdm) -> LayerWeights:
+    def _layer(self, config: DecoderConfig, number: int, packed: Callable[[int], object]) -> LayerWeights:
         matrices, vectors = {}, {}
         for role, name in names(config, number).items():
             stored = self._tensors[name]
             if role in MATRICES:
                 matrices[role] = self._matrix(stored, stored.raw())
-                bar.update(stored.data.nbytes)
+                packed(stored.data.nbytes)
             else:
                 vectors[role] = self._vector(name)
         return LayerWeights(matrices, vectors)
 
-    def _vector(self, name: str) -> Tensor:
-        vector = self._tensors[name].load(torch.float32)
+    def _vector(self, name: str) -> Array:
+        vector = self._tensors[name].load()
         self.nbytes += vector.nbytes
         return vector
 
@@ -224,13 +222,13 @@ class _Loader:
         name = f"{self._source}: tensor {stored.stored_name!r}"
         return pack(self._library, raw, stored.kind, stored.shape[1], threads=self._threads, name=name)
 
-    def _head(self, name: str, vocab_size: int, kept: Tensor | None) -> PackedMatrix:
+    def _head(self, name: str, vocab_size: int, kept: Array | None) -> PackedMatrix:
         """Only the rows of real tokens, or those kept: padding never gets a logit."""
         stored = self._tensors[name]
-        raw = stored.raw(vocab_size) if kept is None else stored.raw()[kept.numpy()]
+        raw = stored.raw(vocab_size) if kept is None else stored.raw()[kept]
         return self._matrix(stored, raw)
 
-    def _matrix(self, stored: StoredTensor, raw: np.ndarray) -> PackedMatrix:
+    def _matrix(self, stored: StoredTensor, raw: Array) -> PackedMatrix:
         """``raw``: uint8 [rows, bytes per row] of ``stored``."""
         name, columns = f"{self._source}: tensor {stored.stored_name!r}", stored.shape[1]
         self._require_finite(stored, raw)
@@ -245,15 +243,14 @@ class _Loader:
         self.nbytes += packed.nbytes
         return packed
 
-    def _decoded(self, stored: StoredTensor, raw: np.ndarray) -> Tensor:
+    def _decoded(self, stored: StoredTensor, raw: Array) -> Array:
         """``raw`` as floats [rows, columns]: 16-bit encodings as they are, others in float32."""
         columns = stored.shape[1]
         if stored.kind in ("BF16", "F16"):
-            kind = torch.bfloat16 if stored.kind == "BF16" else torch.float16
-            return torch.from_numpy(np.ascontiguousarray(raw).view(np.int16).copy()).view(kind)
+            return np.ascontiguousarray(raw).view(np.uint16 if stored.kind == "BF16" else np.float16)
         return dequantize(self._library, np.ascontiguousarray(raw), stored.kind, columns, threads=self._threads)
 
-    def _require_finite(self, stored: StoredTensor, raw: np.ndarray) -> None:
+    def _require_finite(self, stored: StoredTensor, raw: Array) -> None:
         """Raise ModelError when a value, or the scale of a block, is NaN or infinite: all exponent bits set."""
         if stored.kind in _SCALES:
             size, offsets = _SCALES[stored.kind]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,15 +13,7 @@ from ..core.errors import ModelError
 from ..families.config import DecoderConfig
 from ..families.table import check_tensors, names
 from .torch_linear import Linear
-
-
-class Loadable(Protocol):
-    """A tensor that is still in its file; ``load`` raises ModelError when it is not finite."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def load(self, dtype: torch.dtype) -> Tensor: ...
+from .torch_tensors import Loadable, load_tensor
 
 
 @dataclass
@@ -90,7 +81,7 @@ class Decoder:
         def get(name: str, kind: torch.dtype) -> Tensor:
             entry = tensors[name]
             if not isinstance(entry, Tensor):
-                return entry.load(kind)
+                return load_tensor(entry, kind)
             if not torch.isfinite(entry).all():
                 raise ModelError(f"{source}: tensor {name} holds NaN or infinite values")
             return entry.detach().to(kind)

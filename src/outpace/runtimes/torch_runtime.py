@@ -14,6 +14,7 @@ from ..core.types import Capabilities, Chunk, Forward
 from .chunks import check_chunks, check_features
 from .torch_decoder import Decoder, Span
 from .torch_linear import Linear
+from .torch_tensors import NAMES, TensorRows
 
 
 class TorchRuntime:
@@ -35,14 +36,19 @@ class TorchRuntime:
         part._features, part._cache_layers = {"hidden": -1}, tuple(layers)
         return part
 
+    @property
+    def threads(self) -> int:
+        """Threads that a pass computes with."""
+        return torch.get_num_threads()
+
     def capabilities(self) -> Capabilities:
         """Trees. Not row-invariant: torch picks kernels by the number of rows."""
-        return Capabilities(True, self.decoder.dtype, False, frozenset(self._features))
+        return Capabilities(True, NAMES[self.decoder.dtype], False, frozenset(self._features))
 
     def new_cache(self) -> KVCache:
         """An empty cache for this model, in the dtype of its activations."""
         config = self.decoder.config
-        return KVCache(config.layers, config.kv_heads, config.head_dim, self.decoder.compute_dtype)
+        return KVCache(config.layers, config.kv_heads, config.head_dim, NAMES[self.decoder.compute_dtype])
 
     @torch.inference_mode()
     def forward(self, chunks: Sequence[Chunk], cache: KVCache, want: Sequence[str] = ()) -> Forward:
@@ -72,12 +78,14 @@ class TorchRuntime:
         logits = self._logits(hidden, chunks, spans)
         for chunk in chunks:
             cache.advance(chunk.slot, len(chunk.tokens))
-        features = {name: [taps[self._features[name]][span.rows] for span in spans] for name in want}
-        return Forward(logits, features)
+        features = {name: [TensorRows(taps[self._features[name]][span.rows]) for span in spans] for name in want}
+        return Forward([TensorRows(rows) for rows in logits], features)
 
     def _span(self, chunk: Chunk, first: int, cache: KVCache) -> Span:
         length, n = cache.length(chunk.slot), len(chunk.tokens)
-        keys, values = cache.storage(chunk.slot)  # [layers, kv_heads, capacity, head_dim]
+        keys, values = (
+            torch.from_numpy(part) for part in cache.storage(chunk.slot)
+        )  # [layers, kv_heads, capacity, head_dim]
         end = length + n
         return Span(
             rows=slice(first, first + n),

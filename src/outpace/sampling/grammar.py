@@ -15,13 +15,11 @@ from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.errors import ConstraintError, ParameterError
 from ..core.fork import ProcessLock
 from ..core.prefix_cache import shared_length
-from ..core.types import Constraint
+from ..core.types import Array, Constraint
 
 _MASKS = 24  # masks remembered behind the newest: a draft's round is checked with the masks that it drew with
 _SETS = 16  # different masks kept as ids: most places within a string share one
@@ -155,7 +153,7 @@ class Compiled:
         self,
         compile_anew: Callable[[], Any],
         ends: Sequence[int],
-        ids: Callable[[bytes], Tensor],
+        ids: Callable[[bytes], Array],
         *,
         retries: bool,
         drafts: Compiled | None = None,
@@ -190,12 +188,12 @@ class Grammar:
         self._compiled, self._ids = compiled, compiled.ids
         self._matcher = compiled.copy()
         self._cache_users = True  # its lexer with other requests
-        self._ends = torch.tensor(compiled.ends)
+        self._ends = np.array(compiled.ends)
         self._end_set = frozenset(compiled.ends)
         self._path: list[int] = []  # tokens that the matcher has consumed
-        self._masks: dict[int, Tensor] = {}  # length of prefix to ids
+        self._masks: dict[int, Array] = {}  # length of prefix to ids
 
-    def allowed(self, prefix: Sequence[int]) -> Tensor:
+    def allowed(self, prefix: Sequence[int]) -> Array:
         """Ids of the tokens that may follow ``prefix``: ascending int64, never none. Raises ConstraintError where
         working them out takes too much, or where no token of the vocabulary goes on. That says nothing about other
         prefixes."""
@@ -213,14 +211,14 @@ class Grammar:
                 self.allowed(prefix[:length])
             return self.allowed(prefix)
 
-    def _allowed(self, prefix: Sequence[int]) -> Tensor:
+    def _allowed(self, prefix: Sequence[int]) -> Array:
         shared, length = shared_length(self._path, prefix), len(prefix)
         if shared < length and not self._reach(prefix, shared):
             return self._ends
         if length not in self._masks:
             self._reach(prefix, length)
             mask = self._ids(self._matcher.compute_bitmask())
-            self._check(mask.numel() > 0)
+            self._check(mask.size > 0)
             self._masks = {n: kept for n, kept in self._masks.items() if n > length - _MASKS} | {length: mask}
         return self._masks[length]
 
@@ -252,6 +250,6 @@ def _reason(matcher: Any) -> str:
     return str(matcher.get_error()).split("\n<")[0]
 
 
-def _ids(bits: bytes) -> Tensor:
+def _ids(bits: bytes) -> Array:
     """The ids whose bits are set."""
-    return torch.from_numpy(np.flatnonzero(np.unpackbits(np.frombuffer(bits, dtype=np.uint8), bitorder="little")))
+    return np.flatnonzero(np.unpackbits(np.frombuffer(bits, dtype=np.uint8), bitorder="little"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+from ..core.top import top as greatest
+from ..core.types import Array, log_total
 
 
 class TokenLogprobs(NamedTuple):
@@ -43,12 +43,9 @@ class LogprobLog:
         return found
 
 
-def token_logprobs(logits: Tensor, token: int, top: int) -> TokenLogprobs:
+def token_logprobs(logits: Array, token: int, top: int) -> TokenLogprobs:
     """Natural logarithms under the target's own softmax of ``logits`` ``[vocab_size]``, before temperature,
     penalties and truncation. ``top``: how many alternatives; ties go to the lower id."""
-    row = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    total = float(torch.logsumexp(row, dim=-1))
-    near = torch.topk(row, min(row.numel(), top)).values[-1:] if top else row.new_tensor([torch.inf])
-    candidates = torch.nonzero(row >= near).flatten()  # ascending ids: a stable sort keeps the lower one first
-    best = candidates[torch.argsort(row[candidates], descending=True, stable=True)][:top]
-    return TokenLogprobs(token, float(row[token]) - total, [(int(i), float(row[i]) - total) for i in best])
+    total = log_total(logits)
+    best = [int(place) for place in greatest(logits, top)] if top else []
+    return TokenLogprobs(token, float(logits[token]) - total, [(i, float(logits[i]) - total) for i in best])

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..core.prefix_cache import shared_length
-from ..core.types import SamplingParams
+from ..core.types import Array, SamplingParams
 
 
 class Penalties:
@@ -26,8 +24,8 @@ class Penalties:
 
     def __init__(self, params: SamplingParams, prompt_length: int) -> None:
         self._params, self._prompt_length = params, prompt_length
-        self._bias_ids = torch.tensor(sorted(params.logit_bias), dtype=torch.int64)
-        self._bias = torch.tensor([params.logit_bias[int(i)] for i in self._bias_ids], dtype=torch.float64)
+        self._bias_ids = np.array(sorted(params.logit_bias), dtype=np.int64)
+        self._bias = np.array([params.logit_bias[int(i)] for i in self._bias_ids], dtype=np.float64)
         self._counts = bool(params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1)
         self._tokens: list[int] = []
         self._columns: dict[int, int] = {}  # token id to its column
@@ -39,25 +37,25 @@ class Penalties:
         penalties = params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1
         return bool(penalties or params.logit_bias)
 
-    def adjust(self, logits: Tensor, prefix: Sequence[int]) -> Tensor:
+    def adjust(self, logits: Array, prefix: Sequence[int]) -> Array:
         """A copy of ``logits`` ``[vocab_size]``, adjusted for the token after ``prefix``: bias, repetition
         penalty, frequency penalty, presence penalty. Ids beyond the row's end are left out."""
-        row = logits.clone()
-        inside = self._bias_ids < row.numel()
-        row[self._bias_ids[inside]] += self._bias[inside].to(row.dtype)
+        row = logits.copy()
+        inside = self._bias_ids < row.size
+        row[self._bias_ids[inside]] += self._bias[inside].astype(row.dtype)
         if not self._counts:
             return row
         self._follow(prefix)
-        table = torch.from_numpy(self._table[:, : len(self._columns)])
-        ids, seen, said = table[:, table[0] < row.numel()]
+        table = self._table[:, : len(self._columns)]
+        ids, seen, said = table[:, table[0] < row.size]
         params, values = self._params, row[ids]
         if params.repetition_penalty != 1:
             penalty = params.repetition_penalty
-            scaled = torch.where(values > 0, values / penalty, values * penalty)
-            values = torch.where(seen > 0, scaled, values)
+            scaled = np.where(values > 0, values / penalty, values * penalty)
+            values = np.where(seen > 0, scaled, values)
         # Product and difference apart: fused, a vector's last lanes would round otherwise than its first.
-        values = values - params.frequency_penalty * said.to(row.dtype)
-        row[ids] = values - params.presence_penalty * (said > 0).to(row.dtype)
+        values = values - params.frequency_penalty * said.astype(row.dtype)
+        row[ids] = values - params.presence_penalty * (said > 0).astype(row.dtype)
         return row
 
     def _follow(self, prefix: Sequence[int]) -> None:

@@ -19,11 +19,10 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..core.errors import NumericsError, ParameterError
-from ..core.types import Distribution, SamplingParams
+from ..core.types import Array, Distribution, SamplingParams, softmax
 from ..kernels.sampling import Sampler
 from .grammar import Compiled, Grammars
 from .penalties import Penalties
@@ -51,7 +50,7 @@ class Pipeline:
         sampler: Sampler | None = None,
     ) -> None:
         self._params, self._prompt_length, self._sampler = params, prompt_length, sampler
-        self._rooms: dict[str, Tensor] = {}
+        self._rooms: dict[str, Array] = {}
         if vocab_size is not None and max(params.logit_bias, default=0) >= vocab_size:
             beyond = max(params.logit_bias)
             raise ParameterError(f"logit_bias names token {beyond}, but the vocabulary ends at {vocab_size - 1}")
@@ -62,50 +61,48 @@ class Pipeline:
                 raise ParameterError("constraint needs a tokenizer, and this pipeline has none")
             self._grammar = grammars.grammar(params.constraint)
 
-    def distribution(self, logits: Tensor, prefix: Sequence[int]) -> Distribution:
+    def distribution(self, logits: Array, prefix: Sequence[int]) -> Distribution:
         """The distribution after ``prefix`` from its logits ``[vocab_size]``. Raises NumericsError on NaN or +inf, and
         ConstraintError where the constraint cannot be followed."""
         params = self._params
-        scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()  # [vocab_size]
-        ids = None
+        scores, ids = logits, None
         if self._penalties is not None:
             scores = self._penalties.adjust(scores, prefix)
         if self._grammar is not None:
             ids = self._grammar.allowed(prefix[self._prompt_length :])
-            ids = ids[: int(torch.searchsorted(ids, scores.numel()))]
+            ids = ids[: int(np.searchsorted(ids, scores.size))]
             scores = _possible(scores[ids])  # [s]
-        fast = self._sampler if scores.dtype == torch.float32 else None
+        fast = self._sampler if scores.dtype == np.float32 else None
         best, top = _greatest(scores, fast, len(prefix))
-        if params.temperature == 0 or scores.numel() == 1:
+        if params.temperature == 0 or scores.size == 1:
             return Distribution.point(best if ids is None else int(ids[best]), scores.dtype)
-        if 0 < params.top_k < scores.numel():
+        if 0 < params.top_k < scores.size:
             kept = fast.top_k(scores, params.top_k) if fast else _top_k(scores, params.top_k)
             scores, ids = scores[kept], kept if ids is None else ids[kept]
         if params.temperature != 1:
             shrinks = params.top_p < 1 or params.min_p > 0
-            scores = torch.sub(scores, top, out=self._room("scores", scores) if shrinks else None)
+            scores = np.subtract(scores, top, out=self._room("scores", scores) if shrinks else None)
             scores /= max(params.temperature, _COLDEST)
             top = 0.0
         if params.top_p < 1:
-            probs = torch.softmax(scores, dim=-1, out=self._room("probs", scores))
+            probs = softmax(scores, self._room("probs", scores))
             kept = fast.top_p(probs, params.top_p) if fast else _top_p(probs, params.top_p)
             scores, ids = scores[kept], kept if ids is None else ids[kept]
         if params.min_p > 0:
             floor = top + math.log(params.min_p)
-            kept = fast.at_least(scores, floor) if fast else torch.nonzero(scores >= floor).flatten()
+            kept = fast.at_least(scores, floor) if fast else np.flatnonzero(scores >= floor)
             scores, ids = scores[kept], kept if ids is None else ids[kept]
         return Distribution(ids=ids, scores=scores, log_total=partial(fast.log_total, top=top) if fast else None)
 
-    def _room(self, use: str, like: Tensor) -> Tensor:
+    def _room(self, use: str, like: Array) -> Array:
         """Memory that this pipeline's next row uses again: fresh pages cost more than the arithmetic on them."""
         room = self._rooms.get(use)
         if room is None or room.shape != like.shape or room.dtype != like.dtype:
-            with torch.inference_mode(False):  # one made in that mode could not be written to outside of it
-                room = self._rooms[use] = torch.empty(like.shape, dtype=like.dtype)
+            room = self._rooms[use] = np.empty_like(like)
         return room
 
 
-def _greatest(scores: Tensor, sampler: Sampler | None, length: int) -> tuple[int, float]:
+def _greatest(scores: Array, sampler: Sampler | None, length: int) -> tuple[int, float]:
     """Place and value of the greatest score, the first of equals."""
     if sampler is not None:
         try:
@@ -113,40 +110,41 @@ def _greatest(scores: Tensor, sampler: Sampler | None, length: int) -> tuple[int
             return best, float(scores[best])
         except NumericsError:
             pass  # said in the words below
-    top, place = torch.max(scores, dim=-1)  # NaN wins a max, so one look finds it
-    if not torch.isfinite(top):
+    place = int(np.argmax(scores))  # NaN wins a max, so one look finds it
+    top = float(scores[place])
+    if not math.isfinite(top):
         raise NumericsError(
-            f"the model gave {float(top)} as its greatest logit after {length} tokens: its weights or "
+            f"the model gave {top} as its greatest logit after {length} tokens: its weights or "
             "its precision are at fault; try --weights f32 or another file"
         )
-    return int(place), float(top)
+    return place, top
 
 
-def _possible(scores: Tensor) -> Tensor:
+def _possible(scores: Array) -> Array:
     """Scores of allowed tokens; where the model holds none of them possible, as a draft whose head was pruned
     may, all are alike."""
-    return torch.zeros_like(scores) if bool((scores == -torch.inf).all()) else scores
+    return np.zeros_like(scores) if bool((scores == -np.inf).all()) else scores
 
 
-def _top_k(scores: Tensor, k: int) -> Tensor:
+def _top_k(scores: Array, k: int) -> Array:
     """Ids of the k greatest scores, ascending."""
-    least = torch.topk(scores, k).values[-1]
-    above = torch.nonzero(scores > least).flatten()
-    tied = torch.nonzero(scores == least).flatten()[: k - above.numel()]
-    return torch.cat((above, tied)).sort().values
+    least = np.partition(scores, -k)[-k]
+    above = np.flatnonzero(scores > least)
+    tied = np.flatnonzero(scores == least)[: k - above.size]
+    return np.sort(np.concatenate((above, tied)))
 
 
-def _top_p(probs: Tensor, top_p: float) -> Tensor:
+def _top_p(probs: Array, top_p: float) -> Array:
     """Indices of the smallest set of most probable tokens with mass >= top_p, ascending."""
-    for count in (_NUCLEUS, probs.numel()):
-        if count < probs.numel():
-            candidates = torch.nonzero(probs >= torch.topk(probs, count).values[-1]).flatten()
+    for count in (_NUCLEUS, probs.size):
+        if count < probs.size:
+            candidates = np.flatnonzero(probs >= np.partition(probs, -count)[-count])
         else:
-            candidates = torch.arange(probs.numel())
-        order = torch.sort(probs[candidates], descending=True, stable=True).indices
+            candidates = np.arange(probs.size)
+        order = np.argsort(-probs[candidates], kind="stable")
         # Sequential in float64: the sums over the first tokens are the same however many candidates follow.
-        mass = torch.cumsum(probs[candidates][order].double(), dim=0)
-        if float(mass[-1]) >= top_p or candidates.numel() == probs.numel():
+        mass = np.cumsum(probs[candidates][order], dtype=np.float64)
+        if float(mass[-1]) >= top_p or candidates.size == probs.size:
             break
-    size = int(torch.searchsorted(mass, top_p)) + 1
-    return candidates[order[:size]].sort().values
+    size = int(np.searchsorted(mass, top_p)) + 1
+    return np.sort(candidates[order[:size]])

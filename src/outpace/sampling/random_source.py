@@ -12,10 +12,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..core.types import USES, Distribution, Key
+from ..core.types import USES, Array, Distribution, Key
 from ..kernels.sampling import NoiseKey, Sampler
 
 _MASK = 0xFFFFFFFF
@@ -48,9 +46,9 @@ def gumbel_noise(seed: int, sample: int, position: int, ids: np.ndarray) -> np.n
 
 def quantile(distribution: Distribution, uniform: float) -> int:
     """The token whose stretch of the cumulative distribution holds ``uniform``, a number in [0, 1)."""
-    mass = torch.cumsum(distribution.probs.double(), dim=0)
-    index = int(torch.searchsorted(mass, uniform * float(mass[-1]), right=True))
-    return distribution.token(min(index, mass.numel() - 1))
+    mass = np.cumsum(distribution.probs, dtype=np.float64)
+    index = int(np.searchsorted(mass, uniform * mass[-1], side="right"))
+    return distribution.token(min(index, mass.size - 1))
 
 
 class KeyedRandomSource:
@@ -74,31 +72,31 @@ class KeyedRandomSource:
         if distribution.size == 1:
             return distribution.token(0)
         uniform = self.uniform(key)
-        if self._sampler is None or distribution.dtype != torch.float32:
+        if self._sampler is None or distribution.dtype != np.float32:
             return quantile(distribution, uniform)
         if distribution.from_scores:  # probabilities of a whole vocabulary are never written down
             return distribution.token(self._sampler.quantile_of_scores(distribution.scores, uniform))
         return distribution.token(self._sampler.quantile(distribution.probs, uniform))
 
-    def gumbel(self, position: int, ids: Tensor) -> Tensor:
+    def gumbel(self, position: int, ids: Array) -> Array:
         """The ``match`` noise of token ``ids`` at a position: ``[n]`` float64."""
         if self._sampler is not None:
             return self._sampler.gumbel(self._key(position), ids)
-        return torch.from_numpy(gumbel_noise(self.seed, self.sample, position, ids.numpy()))
+        return gumbel_noise(self.seed, self.sample, position, ids)
 
     def gumbel_argmax(self, position: int, distribution: Distribution) -> int:
         if distribution.size == 1:
             return distribution.token(0)
         scores = distribution.scores
-        if self._sampler is not None and scores.dtype == torch.float32:
+        if self._sampler is not None and scores.dtype == np.float32:
             if distribution.ids is None:
                 return self._sampler.perturbed_argmax(scores, 1.0, self._key(position))
             if distribution.size >= _DENSE:
-                everyone = torch.full((distribution.token(-1) + 1,), -torch.inf)
+                everyone = np.full(distribution.token(-1) + 1, -np.inf, dtype=np.float32)
                 everyone[distribution.ids] = scores
                 return self._sampler.perturbed_argmax(everyone, 1.0, self._key(position))
-        ids = torch.arange(distribution.size) if distribution.ids is None else distribution.ids
-        return distribution.token(int(torch.argmax(scores.double() + self.gumbel(position, ids))))
+        ids = np.arange(distribution.size) if distribution.ids is None else distribution.ids
+        return distribution.token(int(np.argmax(scores + self.gumbel(position, ids))))
 
     def _key(self, position: int) -> NoiseKey:
         return NoiseKey(seed=self.seed, position=position, sample=self.sample, tag=_NOISE)

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-
 from ..core.errors import ContextError, TemplateError
 from .messages import marked
-from .template import LimitError, RefusedError, run_template
 from .tokenizer import Tokenizer
 
 
@@ -113,13 +110,17 @@ def render_chat(
         "tools": None if tools is None else list(tools),
         **extra,
     }
+    from jinja2 import TemplateSyntaxError  # slow to import, and needed by messages only
+
+    from .template import LimitError, RefusedError, run_template
+
     try:
         return run_template(template, variables)
     except RefusedError as refusal:
         raise TemplateError(f"the model's chat template refuses these messages: {refusal}") from None
     except LimitError as limit:
         raise TemplateError(f"the model's chat template was stopped: {limit}") from None
-    except jinja2.TemplateSyntaxError as error:
+    except TemplateSyntaxError as error:
         raise TemplateError(f"the model's chat template is broken, line {error.lineno}: {error.message}") from error
     except Exception as error:  # a template is a program: it may fail in any way on messages it did not expect
         raise TemplateError(f"the model's chat template fails on these messages: {error}") from error

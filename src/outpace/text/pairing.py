@@ -6,10 +6,10 @@ import codecs
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..core.errors import VocabularyError
+from ..core.types import Array
 from .tokenizer import Tokenizer
 
 _LEADS = ("\n", ".", "0", "a")  # texts before a text that goes on: one that no token joins with it will do
@@ -47,14 +47,14 @@ def check_pair(target: HasTokens, draft: HasTokens, target_name: str, draft_name
     )
 
 
-def shared_tokens(target: Tokenizer, draft: Tokenizer) -> tuple[Tensor, Tensor]:
+def shared_tokens(target: Tokenizer, draft: Tokenizer) -> tuple[Array, Array]:
     """The tokens that both vocabularies have: int64 ``[n]`` of their ids in the target's, ascending, and int64 ``[n]``
     of the ids that they have in the draft's. Tokens are the same when they spell the same bytes; special tokens when
     they have the same name."""
     known = _spellings(draft)
     pairs = sorted((index, known[key]) for key, index in _spellings(target).items() if key in known)
-    ids = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
-    return ids[:, 0].contiguous(), ids[:, 1].contiguous()
+    ids = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return ids[:, 0].copy(), ids[:, 1].copy()
 
 
 def _spellings(tokenizer: Tokenizer) -> dict[bytes | str, int]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.protocols import Runtime
 from ..core.types import Chunk
+from ..runtimes.torch_tensors import tensor_of
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ def capture(runtime: Runtime, tokens: Tensor, names: Sequence[str]) -> Captured:
     batch, time = tokens.shape
     chunks = [Chunk(cache.open(time), row) for row in tokens.tolist()]
     seen = runtime.forward(chunks, cache, names)
-    features = [torch.cat([seen.features[name][i].float() for name in names], -1) for i in range(batch)]
+    features = [torch.cat([tensor_of(seen.features[name][i]).float() for name in names], -1) for i in range(batch)]
     # Cloned: a runtime's tensors may be inference tensors, which autograd does not take.
     return Captured(
         tokens,
         torch.stack(features).clone(),
-        torch.stack([rows.float() for rows in seen.logits]).log_softmax(-1).clone(),
+        torch.stack([tensor_of(rows).float() for rows in seen.logits]).log_softmax(-1).clone(),
     )

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..core.protocols import RandomSource
-from ..core.types import Distribution, Key, Proposal, Verdict
+from ..core.types import Array, Distribution, Key, Proposal, Verdict
 
 LOSSLESS = True
 TREES = False
@@ -35,9 +34,9 @@ def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, de
     return rng.categorical(Key(base, node, "draft"), distribution)
 
 
-def residual(target: Distribution, draft: Distribution, weight: float) -> Tensor:
+def residual(target: Distribution, draft: Distribution, weight: float) -> Array:
     """max(w p - q, 0) on the target's support, not normalised: ``[s]``."""
-    return torch.clamp(weight * target.probs - draft.on(target), min=0.0)
+    return np.maximum(weight * target.probs - draft.on(target), 0)
 
 
 def chances(proposal: Proposal, distributions: Sequence[Distribution]) -> Iterator[tuple[float, float]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
+import numpy as np
 
 from ..core.protocols import RandomSource
 from ..core.types import Distribution, Key, Proposal, Verdict
@@ -32,7 +32,7 @@ def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, de
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:
     """norm(max(p - q, 0)). Where rounding leaves nothing of it, p itself: a rejection then had no mass."""
-    left = torch.clamp(target.probs - draft.on(target), min=0.0)  # [s]
+    left = np.maximum(target.probs - draft.on(target), 0)  # [s]
     total = float(left.sum())
     return Distribution(left / total, target.ids) if total > 0 else target
 

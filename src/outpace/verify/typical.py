@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
+import numpy as np
 
 from ..core.errors import ParameterError
 from ..core.protocols import RandomSource, Rule
@@ -36,12 +36,13 @@ class Config:
 
 def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
     """A draft token: the draft's most probable one, which is the likeliest to be plausible."""
-    return distribution.token(int(torch.argmax(distribution.scores)))
+    return distribution.token(int(np.argmax(distribution.scores)))
 
 
 def plausible(distribution: Distribution, token: int, config: Config) -> bool:
     """Whether the target finds the token plausible."""
-    entropy = float(torch.special.entr(distribution.probs.double()).sum())
+    probs = distribution.probs[distribution.probs > 0].astype(np.float64)
+    entropy = -float((probs * np.log(probs)).sum())
     return distribution.prob(token) > min(config.epsilon, config.delta * math.exp(-entropy))
 
 

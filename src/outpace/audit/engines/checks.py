@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ...core.prefix_cache import shared_length
-from ...core.types import Chunk
+from ...core.types import Array, Chunk, softmax
 from ...files.checkpoint import Checkpoint
 from ...runtimes.loading import LoadedModel, load_model
 from .distributions import Evidence, Prefix, Sample, against_distribution, two_samples
@@ -138,9 +137,9 @@ class Float32:
     def __init__(self, path: str, checkpoint: Checkpoint) -> None:
         self._path, self._checkpoint = path, checkpoint
         self._model: LoadedModel | None = None
-        self._known: dict[Prefix, Tensor] = {}
+        self._known: dict[Prefix, Array] = {}
 
-    def logits(self, ids: Sequence[int]) -> Tensor:
+    def logits(self, ids: Sequence[int]) -> Array:
         """``[vocab_size]`` float32: those after these tokens, from one pass over all of them."""
         if self._model is None:
             self._model = load_model(self._path, weights="f32", backend="torch")
@@ -149,10 +148,10 @@ class Float32:
         chunk = Chunk(cache.open(len(ids)), list(ids), logits_from=len(ids) - 1)
         return runtime.forward([chunk], cache).logits[0][-1]
 
-    def __call__(self, prefix: Prefix) -> Tensor:
+    def __call__(self, prefix: Prefix) -> Array:
         if prefix not in self._known:
             ids = [*_ids(self._checkpoint, DISTRIBUTION_PROMPTS[prefix[0]]), *prefix[1:]]
-            probs = torch.softmax(self.logits(ids).double(), -1)  # [vocab_size]
+            probs = softmax(self.logits(ids).astype(np.float64))  # [vocab_size]
             ends = sorted(self._checkpoint.end_tokens)
             if ends:
                 merged = probs[ends].sum()

@@ -8,12 +8,14 @@ degrees of freedom, gives one p-value for all.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from ...core.types import Array
 
 Sample = tuple[int, ...]
 Prefix = tuple[int, ...]
@@ -39,15 +41,15 @@ class Evidence:
 
 
 def against_distribution(
-    samples: Sequence[Sample], distribution: Callable[[Prefix], Tensor], places: Iterable[int], level: float
+    samples: Sequence[Sample], distribution: Callable[[Prefix], Array], places: Iterable[int], level: float
 ) -> Evidence:
     """Tokens at ``places`` (1: the first after the prompt) against ``distribution(prefix)``, ``[vocab_size]``
     probabilities."""
     total, degrees, strata, draws = 0.0, 0, 0, 0
     for prefix, counts in _strata(samples, places, MIN_VISITS).items():
         visits = sum(counts.values())
-        expected = distribution(prefix).double() * visits  # [vocab_size]
-        kept = (expected >= MIN_EXPECTED).nonzero().flatten().tolist()
+        expected = distribution(prefix).astype(np.float64) * visits  # [vocab_size]
+        kept = np.flatnonzero(expected >= MIN_EXPECTED).tolist()
         observed_bins = [float(counts[token]) for token in kept]
         expected_bins = [float(expected[token]) for token in kept]
         rest = visits - sum(expected_bins)
@@ -119,18 +121,48 @@ def _evidence(total: float, degrees: int, strata: int, draws: int, information: 
 
 def _survival(value: float, degrees: float) -> float:
     """P(chi-square with these degrees of freedom > value)."""
-    half = torch.tensor([degrees / 2, value / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
+    return _upper_gamma(degrees / 2, value / 2)
+
+
+def _upper_gamma(a: float, x: float) -> float:
+    """The regularised upper incomplete gamma function Q(a, x), for a > 0 and x >= 0: by the series of 1 - Q below
+    x = a + 1, by Lentz's continued fraction above (DLMF 8.7.1 and 8.9.2)."""
+    if x <= 0:
+        return 1.0
+    scale = math.exp(a * math.log(x) - x - math.lgamma(a))
+    if x < a + 1:
+        term = total = 1 / a
+        n = a
+        while term > total * 1e-16:
+            n += 1
+            term *= x / n
+            total += term
+        return 1 - scale * total
+    tiny = 1e-300
+    b = x + 1 - a
+    c, d = 1 / tiny, 1 / b
+    found = d
+    for i in range(1, 100_000):
+        numerator, b = -i * (i - a), b + 2
+        d = 1 / (numerator * d + b or tiny)
+        c = b + numerator / c or tiny
+        found *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return scale * found
 
 
 def _power(noncentrality: float, degrees: int, critical: float) -> float:
     """P(noncentral chi-square > critical): a Poisson mixture of central ones."""
     mean = noncentrality / 2
     spread = 10 * (mean**0.5 + 1)
-    k = torch.arange(max(0, int(mean - spread)), int(mean + spread) + 1, dtype=torch.float64)
-    weights = torch.exp(k * torch.log(torch.tensor(mean, dtype=torch.float64)) - mean - torch.lgamma(k + 1))
-    tails = torch.special.gammaincc(degrees / 2 + k, torch.full_like(k, critical / 2))
-    return float((weights * tails).sum())
+    x, counts = critical / 2, range(max(0, int(mean - spread)), int(mean + spread) + 1)
+    tail, total = _upper_gamma(degrees / 2 + counts[0], x), 0.0
+    for k in counts:
+        total += tail * math.exp(k * math.log(mean) - mean - math.lgamma(k + 1))
+        a = degrees / 2 + k
+        tail += math.exp(a * math.log(x) - x - math.lgamma(a + 1))  # Q(a + 1, x) = Q(a, x) + x^a e^-x / Gamma(a + 1)
+    return total
 
 
 def _detectable(degrees: int, information: float, level: float, power: float = 0.9) -> float | None:

@@ -9,13 +9,13 @@ import argparse
 import json
 from pathlib import Path
 
-import torch
+import numpy as np
 from gguf import GGUFWriter
-from safetensors.torch import load_file
 
 from ...catalogue import resolve
 from ...families.llama import FAMILY
 from ...families.table import numbered
+from ...files.checkpoint import open_checkpoint
 
 _CONTROL, _NORMAL = 3, 1  # GGUF's token types
 
@@ -51,14 +51,15 @@ def write_gguf(source: Path, destination: Path) -> None:
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
     table = {weight.hf: weight for weight in FAMILY.tensors}
-    for name, tensor in load_file(source / "model.safetensors").items():
+    for name, stored in open_checkpoint(source).tensors.items():
+        tensor = stored.load()
         short, layer = numbered(name)
         weight = table[short]
         if weight.rotary:  # GGUF keeps the two of a rotary pair side by side
-            halves = tensor.unflatten(0, (-1, 2, config["head_dim"] // 2))  # [heads, 2, head_dim / 2, hidden]
-            tensor = halves.transpose(1, 2).flatten(0, 2)
-        dtype = torch.float16 if tensor.dim() == 2 else torch.float32
-        writer.add_tensor(weight.gguf.format(layer), tensor.to(dtype).contiguous().numpy())
+            halves = tensor.reshape(-1, 2, config["head_dim"] // 2, tensor.shape[1])  # [heads, 2, head_dim / 2, hidden]
+            tensor = halves.swapaxes(1, 2).reshape(tensor.shape)
+        dtype = np.float16 if tensor.ndim == 2 else np.float32
+        writer.add_tensor(weight.gguf.format(layer), np.ascontiguousarray(tensor, dtype=dtype))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

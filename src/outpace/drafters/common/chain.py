@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from ...core.protocols import Session
-from ...core.types import Distribution, Proposal
+from ...core.types import Array, Distribution, Proposal, softmax
 from .extending import Start
 
 _GREEDY = 0.7  # p ** 0.7 is how often a first choice of probability p was the target's (docs/log.md)
 
 
-def confidence(distribution: Distribution, logits: Tensor, token: int) -> float:
+def confidence(distribution: Distribution, logits: Array, token: int) -> float:
     """P(the token is accepted), as the draft sees it: its probability of the token that it drew. Greedily, where the
     distribution knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more
     often."""
-    return distribution.prob(token) if distribution.size > 1 else float(torch.softmax(logits, dim=-1)[token]) ** _GREEDY
+    return distribution.prob(token) if distribution.size > 1 else float(softmax(logits)[token]) ** _GREEDY
 
 
 class Chain:
@@ -40,7 +37,7 @@ class Chain:
         """Tokens that it may still take."""
         return self._budget - len(self.tokens)
 
-    def draw(self, logits: Tensor) -> None:
+    def draw(self, logits: Array) -> None:
         """Draw the next token, from the draft's logits ``[vocab_size]``. What fails here ends this chain alone: its
         earlier tokens are drafts like any others."""
         session = self._session

@@ -15,6 +15,7 @@ from ...families.table import KNOWN, names
 from ...files.checkpoint import open_checkpoint
 from ...files.safetensors_file import read_json
 from ...runtimes.loading import LoadedModel
+from ...runtimes.torch_tensors import load_tensor
 
 BIG = 50_000_000  # values from which a matrix is kept in 16 bits; chosen by hand
 SHIPPED = Path(__file__).parents[2] / "catalogue" / "tiny"  # heads for the tiny target
@@ -104,4 +105,4 @@ def target_matrix(model: LoadedModel | None, role: Literal["embedding", "head"],
     other = "head" if role == "embedding" else "embedding"
     found = stored.get(called[role]) or stored[called[other]]  # a tied model may store one
     rows, columns = found.shape
-    return found.load(torch.bfloat16 if rows * columns >= BIG else torch.float32)
+    return load_tensor(found, torch.bfloat16 if rows * columns >= BIG else torch.float32)

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from torch import Tensor
-
 from ...core.errors import DrafterError
 from ...core.prefix_cache import CacheUser, PrefixCache
 from ...core.protocols import Parts, Runtime, Session
-from ...core.types import Chunk
+from ...core.types import Array, Chunk
 from ...text.pairing import Encoder, TextOf, seam
 from ...text.tokenizer import Tokenizer
 from .text_cache import CATCH_UP_ROWS, PREFILL_ROWS
@@ -115,7 +113,7 @@ class OtherDraft:
         session.report.seconds_draft_prefill += perf_counter() - start
         return ids[len(state.cached) :]
 
-    def step(self, sessions: Sequence[Session], rows: Sequence[Sequence[int]]) -> list[Tensor]:
+    def step(self, sessions: Sequence[Session], rows: Sequence[Sequence[int]]) -> list[Array]:
         """One packed pass over each session's next ids; the logits ``[draft vocab]`` after the last of each."""
         states = [self.states[session.id] for session in sessions]
         chunks = [

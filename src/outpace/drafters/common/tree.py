@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ...core.protocols import Session
-from ...core.types import Distribution, Proposal
+from ...core.top import top
+from ...core.types import Array, Distribution, Proposal, Rows, log_total
 
 _CONSIDERED = 64  # most probable tokens of a distribution whose noise is looked at; chosen by hand
 
@@ -71,7 +71,7 @@ class Tree:
         )
 
 
-def grow(tree: Tree, session: Session, logits: Tensor, *, width: int, children: int, budget: int, levels: int) -> None:
+def grow(tree: Tree, session: Session, logits: Rows, *, width: int, children: int, budget: int, levels: int) -> None:
     """Give the nodes of ``tree.level`` children, from the draft's ``logits`` ``[nodes, vocab_size]`` after each.
 
     Under a rule that uses draft distributions, above temperature 0, tokens are drawn: this level's share of what
@@ -84,7 +84,7 @@ def grow(tree: Tree, session: Session, logits: Tensor, *, width: int, children: 
         session.record.error, tree.level = error, []
 
 
-def _born(tree: Tree, session: Session, logits: Tensor, children: int, budget: int, levels: int) -> list[int]:
+def _born(tree: Tree, session: Session, logits: Rows, children: int, budget: int, levels: int) -> list[int]:
     """The children of the nodes of ``tree.level``."""
     distributions = [
         session.pipeline.distribution(row, tree.prefix(session, node))
@@ -124,14 +124,13 @@ def _draw(tree: Tree, session: Session, distributions: Sequence[Distribution], c
 
 
 def likeliest(
-    session: Session, distribution: Distribution, logits: Tensor, position: int, count: int
+    session: Session, distribution: Distribution, logits: Array, position: int, count: int
 ) -> list[tuple[int, float]]:
     """The ``count`` tokens most likely to be the target's at ``position``, with the log of the estimated
     probability: the draft's, or under a rule whose noise is known beforehand what remains open given the noise."""
     if distribution.size == 1:  # greedy: the logits say what comes second
-        count = min(count, logits.numel())
-        values, ids = torch.topk(logits, count)
-        values = values - torch.logsumexp(logits, -1)
+        ids = top(logits, count)
+        values = logits[ids] - log_total(logits)
         found = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if v > -math.inf]
         first = distribution.token(0)  # penalties and grammar have had their say here
         rest = [pair for pair in found if pair[0] != first]
@@ -140,14 +139,18 @@ def likeliest(
         ids, values = _top(distribution, count)
     else:
         ids, values = _top(distribution, _CONSIDERED)
-        ids, order = ids.sort()
-        values = torch.log_softmax(values[order].double() + session.rng.gumbel(position, ids), -1)
-        values, order = torch.topk(values, min(count, values.numel()))
+        order = np.argsort(ids)
         ids = ids[order]
+        values = values[order] + session.rng.gumbel(position, ids)
+        values -= log_total(values)
+        order = top(values, count)
+        ids, values = ids[order], values[order]
     return [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if v > -math.inf]
 
 
-def _top(distribution: Distribution, count: int) -> tuple[Tensor, Tensor]:
+def _top(distribution: Distribution, count: int) -> tuple[Array, Array]:
     """Ids and log probabilities of the ``count`` most probable tokens."""
-    values, at = torch.topk(distribution.probs, min(count, distribution.size))
-    return (at if distribution.ids is None else distribution.ids[at]), values.log()
+    at = top(distribution.probs, count)
+    with np.errstate(divide="ignore"):
+        values = np.log(distribution.probs[at])
+    return (at if distribution.ids is None else distribution.ids[at]), values

@@ -17,6 +17,7 @@ from ...core.protocols import Drafter, Parts, Session
 from ...core.types import Forward, Proposal, Verdict
 from ...runtimes.torch_decoder import Span, attention, rotation
 from ...runtimes.torch_runtime import attention_mask
+from ...runtimes.torch_tensors import NAMES, tensor_of
 from ..common.heads import folder, read_heads, target_matrix
 from ..common.tree import Tree, grow
 from .net import EagleNet, build
@@ -62,7 +63,7 @@ class Eagle:
         self.needs: Sequence[str] = net.taps
         self._net, self._vocab_size, self._depth, self._width = net, vocab_size, depth, width
         config = net.config
-        self._cache = KVCache(1, config.kv_heads, config.head_dim, net.dtype)
+        self._cache = KVCache(1, config.kv_heads, config.head_dim, NAMES[net.dtype])
         self._cache_user = CacheUser(PrefixCache(self._cache, 0), self._entries)
         self._states: dict[int, _State] = {}
 
@@ -80,8 +81,8 @@ class Eagle:
         """Keep the features of prompt rows until there is something to draft."""
         self._states[session.id].features.append(self._features(seen))
 
-    def _features(self, seen: Forward, rows: Sequence[int] | slice = slice(None)) -> Tensor:
-        return torch.cat([seen.features[name][0][rows].to(self._net.dtype) for name in self.needs], -1)
+    def _features(self, seen: Forward, rows: list[int] | slice = slice(None)) -> Tensor:
+        return torch.cat([tensor_of(seen.features[name][0][rows]).to(self._net.dtype) for name in self.needs], -1)
 
     def observe(self, sessions: Sequence[Session], verdicts: Sequence[Verdict], seen: Sequence[Forward]) -> None:
         for session, verdict, forward in zip(sessions, verdicts, seen, strict=True):
@@ -123,7 +124,7 @@ class Eagle:
             after = after[-len(one.tree.level) :]  # of the text only the last row counts
             one.states |= dict(zip(one.tree.level, after, strict=True))
             width = self._width if one.session.record.trees else 1
-            logits = self._net.logits(after, self._vocab_size)
+            logits = self._net.logits(after, self._vocab_size).numpy(force=True)
             levels = one.levels - level
             grow(one.tree, one.session, logits, width=width, children=width, budget=one.budget, levels=levels)
 
@@ -172,7 +173,7 @@ class Eagle:
         """States ``[rows, hidden]`` of each session, in one pass; their keys and values are cached."""
         spans, first = [], 0
         for part in rows:
-            keys, values = self._cache.storage(part.slot)
+            keys, values = (torch.from_numpy(stored) for stored in self._cache.storage(part.slot))
             start, count = self._cache.length(part.slot), len(part.tokens)
             self._cache.advance(part.slot, count)
             end = start + count

@@ -12,14 +12,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ...control.pass_costs import measure_passes
 from ...core.errors import DrafterError
 from ...core.protocols import Runtime
 from ...core.report import expected_tokens
-from ...core.types import Chunk
+from ...core.types import Array, Chunk, softmax
 from ...families.config import DecoderConfig
 from ...runtimes.loading import LoadedModel
 
@@ -140,8 +139,8 @@ class _Trial:
         self._runtime: Layered = model.runtime  # type: ignore[assignment]
         self._layers, self._head = model.config.layers, head
         self._cache = model.runtime.new_cache()
-        self._starts: list[tuple[int, Sequence[int], Tensor]] = []  # slot, tokens to read, [depth, vocab] target_probs
-        self._changes = torch.zeros(self._layers)
+        self._starts: list[tuple[int, Sequence[int], list[Array]]] = []  # slot, tokens to read, target_probs
+        self._changes = np.zeros(self._layers)
         for prompt in prompts:
             self._answer(model.tokenizer.encode(prompt, add_special=True), tokens)
 
@@ -157,11 +156,12 @@ class _Trial:
         whole = cache.open(len(text))
         names = [f"layer.{layer}" for layer in range(self._layers)]
         seen = runtime.forward([Chunk(whole, text, logits_from=len(prompt) - 1)], cache, names)
-        streams = [seen.features[name][0] for name in names]  # each [rows, hidden]
+        streams = [np.stack(list(seen.features[name][0])) for name in names]  # each [rows, hidden]
         for layer in range(1, self._layers):
-            alike = torch.cosine_similarity(streams[layer - 1], streams[layer], dim=-1)  # [rows]
-            self._changes[layer] += 1 - alike.mean()
-        target_probs = torch.softmax(seen.logits[0], dim=-1)  # [count + 1, vocab], the first after the prompt
+            before, after = streams[layer - 1], streams[layer]
+            lengths = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1)
+            self._changes[layer] += 1 - ((before * after).sum(axis=1) / np.maximum(lengths, 1e-8)).mean()
+        target_probs = [softmax(row) for row in seen.logits[0]]  # each [vocab], the first after the prompt
         for place in range(0, count - _DEPTH, _DEPTH):
             length = len(prompt) + place - 1  # cached there, when the last token read is pending
             start = cache.copy(slot, length, length + _DEPTH)
@@ -182,8 +182,8 @@ class _Trial:
             chunks = [Chunk(slot, [tokens[depth]]) for slot, tokens, _ in self._starts]
             rows = draft.forward(chunks, self._cache).logits
             for row, (_, _, target_probs) in zip(rows, self._starts, strict=True):
-                draft_probs = torch.softmax(row[-1], dim=-1)  # [vocab]
-                overlap += float(torch.minimum(draft_probs, target_probs[depth]).sum())
+                draft_probs = softmax(row[-1])  # [vocab]
+                overlap += float(np.minimum(draft_probs, target_probs[depth]).sum())
                 agreed += float(draft_probs.argmax() == target_probs[depth].argmax())
         for slot, _, _ in self._starts:
             self._cache.keep(slot, self._cache.length(slot) - _DEPTH, [])

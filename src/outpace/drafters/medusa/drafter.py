@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...core.errors import ModelError
 from ...core.protocols import Drafter, Parts, Session
-from ...core.types import Forward, Proposal, Verdict
+from ...core.types import Array, Forward, Proposal, Verdict
 from ..common.heads import check_shapes, folder, read_heads, target_matrix, weight, wide
 from ..common.tree import Tree, likeliest
 
@@ -95,7 +96,7 @@ class Medusa:
 
     def read(self, session: Session, first: int, seen: Forward) -> None:
         """Keep the last of the prompt's rows."""
-        self._hidden[session.id] = seen.features["hidden"][0][-1].clone()
+        self._hidden[session.id] = seen.features["hidden"][0][-1].copy()
 
     def propose(self, sessions: Sequence[Session], budgets: Sequence[int]) -> list[Proposal]:
         states = [self._hidden[session.id] for session in sessions]
@@ -103,15 +104,15 @@ class Medusa:
         proposals = [Proposal() for _ in sessions]
         if known:
             deepest = min(len(self._heads), max(budgets[i] for i in known))
-            logits = self._heads.logits(torch.stack([states[i] for i in known]), deepest)  # type: ignore[misc]
-            for i, rows in zip(known, logits, strict=True):
+            hidden = torch.from_numpy(np.stack([states[i] for i in known]))  # type: ignore[misc]
+            for i, rows in zip(known, self._heads.logits(hidden, deepest).numpy(force=True), strict=True):
                 try:
                     proposals[i] = self._tree(sessions[i], rows[:, : self._vocab_size], budgets[i])
                 except Exception as error:  # leaves this session without a draft, and the others alone
                     sessions[i].record.error = error
         return proposals
 
-    def _tree(self, session: Session, logits: Tensor, budget: int) -> Proposal:
+    def _tree(self, session: Session, logits: Array, budget: int) -> Proposal:
         """``logits``: ``[heads, vocab_size]``."""
         tree, text = Tree(), list(session.tokens)
         width = budget if session.record.trees else 1
@@ -131,7 +132,7 @@ class Medusa:
         for session, verdict, forward in zip(sessions, verdicts, seen, strict=True):
             gained = len(session.tokens) - self._lengths[session.id]
             rows = [0, *(node + 1 for node in verdict.path)][:gained]  # a stop may have cut the round
-            self._hidden[session.id] = forward.features["hidden"][0][rows[-1]].clone()
+            self._hidden[session.id] = forward.features["hidden"][0][rows[-1]].copy()
             self._lengths[session.id] = len(session.tokens)
 
     def end(self, session: Session) -> None:
