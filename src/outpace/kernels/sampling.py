@@ -116,7 +116,7 @@ class Sampler:
         return int(self._library.op_quantile(row.data_ptr(), row.numel(), 1, top.value, uniform))
 
     def gumbel(self, key: NoiseKey, ids: Tensor | int) -> Tensor:
-        """Standard Gumbel noise of token ``ids`` (int64; a number n stands for 0 .. n - 1): float64, alike in shape."""
+        """Standard Gumbel noise of token ``ids`` (int64; a number n means 0 .. n - 1): float64, alike in shape."""
         count = ids if isinstance(ids, int) else ids.numel()
         noise = torch.empty(count, dtype=torch.float64)
         kept = None if isinstance(ids, int) else ids.to(torch.int64).contiguous()

@@ -41,7 +41,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Plan:
-    """All answers of a request, in the order of their indices. ``field``: where its prompt stands in the body;
+    """All answers of a request, in the order of their indices. ``field``: the key of its prompt in the body;
     ``calls``: whether functions are offered; ``predicted``: tokens of the prediction."""
 
     answers: list[Wanted]
