@@ -49,7 +49,7 @@ def main() -> None:
                 ),
             ],
             title="Figure 1: expected tokens a round",
-            x_label="alpha: how often a draft stands",
+            x_label="alpha: acceptance rate",
             y_label="tokens a target pass",
         ),
         "gain": line_chart(
@@ -61,21 +61,21 @@ def main() -> None:
                 Series("measured", [(r.alpha, r.gain.median) for r in points], line=False, marks=True, notes=notes),
             ],
             title="Figure 2: gain against alpha, as theorem 3.8 has it",
-            x_label="alpha: how often a draft stands",
+            x_label="alpha: acceptance rate",
             y_label="times plain decoding",
             rule=1.0,
         ),
         "operations": line_chart(
             [Series(f"gamma {g}", [(a, operations(a, g, 0.0)) for a in ALPHAS]) for g in (1, 3, 5, 7, 10)],
             title="Figure 2: operations against alpha (theorem 3.11, c = 0)",
-            x_label="alpha: how often a draft stands",
+            x_label="alpha: acceptance rate",
             y_label="times plain decoding's operations",
             rule=1.0,
         ),
         "best-gamma": line_chart(
             [Series(f"c {c:g}", [(a, float(best_gamma(a, c))) for a in ALPHAS]) for c in (0.02, 0.05, 0.1, 0.2)],
             title="Figure 3: the best gamma",
-            x_label="alpha: how often a draft stands",
+            x_label="alpha: acceptance rate",
             y_label="drafts a round",
         ),
     }

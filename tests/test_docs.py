@@ -1,6 +1,7 @@
 """The documentation agrees with the code: links, examples, commands and generated blocks."""
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import re
@@ -115,3 +116,38 @@ def test_a_stale_block_is_rewritten_and_an_unknown_one_refused() -> None:
     assert generate.refreshed(text, {"rules": "NEW"}) == "a\n<!-- generated: rules -->\n\nNEW\n\n<!-- end -->\nb\n"
     with pytest.raises(KeyError):
         generate.refreshed("<!-- generated: nothing -->\n<!-- end -->", {})
+
+
+def names_in_code(page: str) -> list[str]:
+    """The last cells of the rows of a page's tables, where they hold a dotted path of ours."""
+    return re.findall(r"`(outpace(?:\.\w+)+)` \|$", page, re.MULTILINE)
+
+
+def exists(path: str) -> bool:
+    """Whether a module, an attribute or an annotated field has this dotted path."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[count:]:
+            if not hasattr(found, name) and name not in getattr(found, "__annotations__", {}):
+                return False
+            found = getattr(found, name, None)
+        return True
+    return False
+
+
+GLOSSARY = names_in_code((ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", sorted(set(GLOSSARY)))
+def test_names_of_the_glossary_exist(path: str) -> None:
+    assert exists(path)
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    page = "| a | b | `outpace.core.types.Proposal` |\n| a | b | `outpace.core.types.Nothing` |\n"
+    assert [exists(path) for path in names_in_code(page)] == [True, False]
+    assert len(GLOSSARY) > 30

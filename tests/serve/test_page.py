@@ -202,7 +202,7 @@ def test_edit_and_regenerate(page):
     page.fill("#max-tokens", "5")
     page.click("text=Regenerate")
     assert finish(page) == said([user("other")], max_tokens=5).text
-    assert page.inner_text(f"{ANSWER} .note") == "Cut at the most tokens allowed."
+    assert page.inner_text(f"{ANSWER} .note") == "Cut at the maximum number of tokens."
 
 
 def test_escape_stops_and_keeps_the_text(page, live):
@@ -381,7 +381,7 @@ def test_an_answer_is_announced_once(page):
     )
     send(page, HELLO, max_tokens=8)
     finish(page)
-    assert page.inner_text("#status") == "Cut at the most tokens allowed."
+    assert page.inner_text("#status") == "Cut at the maximum number of tokens."
     page.wait_for_timeout(50)
     assert busy == ["true", "false"]
 

@@ -152,7 +152,7 @@ def test_a_grammar_that_cannot_be_read_names_the_field(live):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_prediction_is_drafted_from(live, stream):
-    """The answer is the same; usage says how much of the prediction stood."""
+    """The answer is the same; usage says how much of the prediction was accepted."""
     body = {"messages": MESSAGES, "max_tokens": 40, "temperature": 0, "outpace": {"drafter": "lookup"}}
     truth = live.post("chat/completions", body).json()
     content = truth["choices"][0]["message"]["content"]

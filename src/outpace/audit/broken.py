@@ -1,4 +1,4 @@
-"""Rules, random draws, drafters and pipelines that are wrong on purpose. A proof that does not catch them proves
+"""Rules, random sources, drafters and pipelines that are wrong on purpose. A proof that does not catch them proves
 nothing."""
 
 from __future__ import annotations
@@ -138,12 +138,12 @@ class _FixedPosition:
         return self.rng.gumbel(self.position, ids)
 
 
-# ---- random draws
+# ---- random sources
 
 
 @dataclass(frozen=True)
 class RekeyedRandomSource:
-    """Asks other random draws under another key."""
+    """Asks another random source under another key."""
 
     rng: RandomSource
     rekey: Callable[[Key], Key]
@@ -162,7 +162,7 @@ class RekeyedRandomSource:
 
 
 def by_position(rng: RandomSource) -> RandomSource:
-    """Keyed by the position of the token instead of by round: a later round meets the random draws again that an
+    """Keyed by the position of the token instead of by round: a later round reuses the random draws that an
     earlier one has looked at and discarded."""
     return RekeyedRandomSource(rng, lambda key: Key(key.base + key.node, 0, key.use))
 

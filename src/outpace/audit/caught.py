@@ -27,11 +27,11 @@ def checks(options: Options) -> Iterator[Check]:
     yield _caught_tokens_of_match()
 
     yield _caught(
-        "random draws: keyed by position, block",
+        "random source: keyed by position, block",
         distance(TARGET, 3, chain, block, gamma=2, count=3, wrap=broken.by_position),
     )
     yield _caught(
-        "random draws: keyed by position, a drafter that stops by what it saw",
+        "random source: keyed by position, a drafter that stops by what it saw",
         distance(
             TARGET2, 2, lambda rule: Controlled(small_chain(rule), by_the_discarded), ratio,
             gamma=2, count=4, spare=1, wrap=broken.by_position,
@@ -41,7 +41,7 @@ def checks(options: Options) -> Iterator[Check]:
         ("one random draw draws and accepts", broken.one_use),
         ("the same in every round", broken.one_round),
     ):
-        yield _caught(f"random draws: {name}", distance(TARGET, 3, chain, ratio, gamma=2, count=3, wrap=wrap))
+        yield _caught(f"random source: {name}", distance(TARGET, 3, chain, ratio, gamma=2, count=3, wrap=wrap))
 
     for name, edit in (
         ("drops drawn tokens", broken.cut_at_odd),

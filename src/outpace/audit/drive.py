@@ -169,7 +169,7 @@ def distance(
 ) -> float:
     """Total variation between the exact distribution of the loop's first ``count`` tokens and the target's.
 
-    ``params``: temperature 1 when None. ``wrap`` and ``make_pipeline`` put other random draws and another pipeline in
+    ``params``: temperature 1 when None. ``wrap`` and ``make_pipeline`` put another random source and pipeline in
     the place of the production's. ``make_controller``: decides what each run drafts. ``failing``: the drafter is one
     that fails in some runs. Raises AssertionError when the loop reports that another one failed, or that this one never
     did.

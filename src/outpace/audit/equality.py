@@ -1,7 +1,7 @@
 """Section ``equality``: on a real model, the tokens are plain decoding's, and so are the bits of the logits.
 
 Where a runtime promises that a row's bits depend on nothing else in the pass (the C kernels), any difference is a
-failure. Where it does not (torch), logits may differ by rounding, and a token only where the two best stand closer
+failure. Where it does not (torch), logits may differ by rounding, and a token only where the two best are closer
 than that rounding; both are reported.
 """
 
@@ -226,7 +226,7 @@ def _engine(target: LoadedModel, draft: LoadedModel | None, drafter: str, accept
 def first_difference(
     target: LoadedModel, prompt: Sequence[int], params: SamplingParams, one: Sequence[int], other: Sequence[int]
 ) -> tuple[int, float | None]:
-    """The first place where two answers part, and how far apart the two best tokens stand there, in logits (the
+    """The first place where two answers part, and the difference of the two best tokens' logits there (the
     noise of ``match`` included). None for the distance when one answer only ends earlier."""
     place = shared_length(one, other)
     if place == min(len(one), len(other)):

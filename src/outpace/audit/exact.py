@@ -19,7 +19,7 @@ _SLIVER = 1e-15  # stretches narrower than this are rounding of the cuts, not ou
 class EnumeratingRandomSource:
     """RandomSource that follow a script of branches and say how likely that script is.
 
-    Every key stands for one uniform number in [0, 1). What was answered so far confines it to an
+    Every key stands for one uniform number in [0, 1). The outcomes so far confine it to an
     interval; a later question about the same key splits what is left. So code that asks the same random draw
     twice is modelled exactly as it would behave, and is found out if that bends its distribution.
     """

@@ -32,7 +32,7 @@ class Oracle:
         self._grammars = Grammars(model.tokenizer, model.end_tokens)
 
     def logits(self, tokens: Sequence[int]) -> Array:
-        """``[vocab_size]`` after the whole of ``tokens``, run from the beginning in a fresh cache."""
+        """``[vocab_size]`` after the whole of ``tokens``, run from the first token in a fresh cache."""
         key = tuple(tokens)
         if key not in self._rows:
             runtime: Runtime = self._model.runtime

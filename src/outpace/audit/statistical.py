@@ -1,4 +1,4 @@
-"""Section ``statistical``: on a real model and with the random draws that are really used, the first tokens of many
+"""Section ``statistical``: on a real model and with the production's random source, the first tokens of many
 seeds follow the target's exact distribution.
 
 The models run once for each text that comes up: rounds of all seeds share the logits remembered from there, so that
@@ -61,7 +61,7 @@ class Remembered:
 
 
 def checks(options: Options) -> Iterator[Check]:
-    """Each rule against the exact distribution at two settings, and wrong rules that must stand out."""
+    """Each rule against the exact distribution at two settings, and wrong rules that must be found."""
     target, draft = options.target, options.draft
     assert target is not None
     if draft is None:

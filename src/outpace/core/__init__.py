@@ -1,1 +1,1 @@
-"""The nouns: types, protocols, cache, errors and the report. Imports nothing else of ours."""
+"""Types, protocols, cache, errors and the report. Imports nothing else of ours. Terms: docs/glossary.md."""

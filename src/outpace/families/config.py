@@ -10,7 +10,7 @@ class Weight:
     """One row of a family's table of tensors.
 
     ``role``: what the tensor is for, in the words of the kernels' structs (csrc/pass.h). ``hf``, ``gguf``: its name in
-    each file format; ``{}`` stands for the layer's number. ``sizes``: its shape, rows first, as names of sizes in
+    each file format; ``{}`` is the layer's number. ``sizes``: its shape, rows first, as names of sizes in
     :class:`DecoderConfig`. ``rotary``: its rows are rotated in pairs, so their order in a GGUF file is the family's.
     ``when``: the config.json key that says whether a model has this tensor; None: all models of the family have it.
     """

@@ -79,7 +79,7 @@ def _yarn(plain: list[float], theta: float, scaling: Mapping[str, Any]) -> tuple
     """YaRN (Peng et al., arXiv 2309.00071, section 3): the same ramp, linear in the frequency's number.
 
     It runs between the frequencies that turn ``beta_fast`` and ``beta_slow`` times over the original context. Cosines
-    and sines grow by ``attention_factor``, which stands for the temperature of the attention (equation 22).
+    and sines grow by ``attention_factor``, which is the temperature of the attention (equation 22).
     """
     factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
     dim = 2 * len(plain)

@@ -67,7 +67,7 @@ class _Cursor:
 
     def __init__(self, file: ModelFile) -> None:
         self.path, self.file, self.at = file.path, file, 0
-        self.view = memoryview(b"")  # the file's beginning, as far as it has been read
+        self.view = memoryview(b"")  # the file's first bytes, as far as they have been read
 
     def take(self, size: int, what: str) -> int:
         start = self.at

@@ -115,7 +115,7 @@ class Sampler:
         return int(self._library.op_quantile(row.ctypes.data, row.size, 1, top.value, uniform))
 
     def gumbel(self, key: NoiseKey, ids: Array | int) -> Array:
-        """Standard Gumbel noise of token ``ids`` (int64; a number n stands for 0 .. n - 1): float64, alike in shape."""
+        """Standard Gumbel noise of token ``ids`` (int64; a number n means 0 .. n - 1): float64, alike in shape."""
         count = ids if isinstance(ids, int) else ids.size
         noise = np.empty(count, dtype=np.float64)
         kept = None if isinstance(ids, int) else np.ascontiguousarray(ids, dtype=np.int64)

@@ -29,7 +29,7 @@ from ..kernels.native import missing_notice, open_library
 from ..text.tokenizer import Tokenizer
 from .native import NativeRuntime
 
-MOST, MOST_LAYERS = 1 << 28, 10_000  # sizes beyond these are a damaged file, and would be believed at great cost
+MOST, MOST_LAYERS = 1 << 28, 10_000  # sizes beyond these are a damaged file, for which memory would be allocated
 HEAD_IDS = 65536  # token ids that a draft's output head keeps of a vocabulary twice as large
 BIG = 200_000_000  # parameters from which "auto" halves the bytes a pass reads
 
@@ -140,7 +140,7 @@ def load_draft(
     backend: str = "auto",
     threads: int | None = None,
 ) -> LoadedModel:
-    """Load a model to draft with: as cheap as its guesses allow, since its distribution need not be anybody else's.
+    """Load a model to draft with: as cheap as its acceptance rate allows. No answer's distribution depends on it.
 
     ``weights``: as for :func:`load_model`, but "auto" rounds a big model to q4_0, which has a tenth fewer bytes to
     read than q4. ``head``: keep the first so many token ids of the output head, and the special ones; None keeps 65536

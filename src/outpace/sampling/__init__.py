@@ -1,1 +1,1 @@
-"""From logits to tokens: the pipeline that shapes distributions, and the random draws that draw from them."""
+"""From logits to tokens: the pipeline that makes distributions, and the random source that samples from them."""

@@ -68,7 +68,7 @@ class Grammars:
         self._ids = lru_cache(maxsize=_SETS)(_ids)
 
     def grammar(self, constraint: Constraint) -> Grammar:
-        """The grammar of a constraint, at its beginning. Raises ParameterError as :meth:`compiled` does."""
+        """The grammar of a constraint, in its initial state. Raises ParameterError as :meth:`compiled` does."""
         return self.compiled(constraint).grammar(constraint)
 
     def compiled(self, constraint: Constraint) -> Compiled:
@@ -168,7 +168,7 @@ class Compiled:
         return self._failed or (self.drafts is not None and self.drafts.failed)
 
     def copy(self) -> Any:
-        """A matcher at the beginning."""
+        """A matcher in its initial state."""
         return self._matcher.deep_copy()
 
     def report(self) -> None:
@@ -176,12 +176,12 @@ class Compiled:
         self._failed = True
 
     def grammar(self, constraint: Constraint) -> Grammar:
-        """The grammar of the constraint that was compiled, at its beginning."""
+        """The grammar of the constraint that was compiled, in its initial state."""
         return Grammar(self)
 
 
 class Grammar:
-    """One request's state of a constraint: a matcher that stands at the end of ``_path``, and the masks met along it.
+    """One request's state of a constraint: a matcher in the state after ``_path``, and the masks computed along it.
     PrefixCache are given without the prompt."""
 
     def __init__(self, compiled: Compiled) -> None:
@@ -246,7 +246,7 @@ class Grammar:
 
 
 def _reason(matcher: Any) -> str:
-    """Why a matcher gave up, without the tag that stands for its state."""
+    """Why a matcher gave up, without the tag for its state."""
     return str(matcher.get_error()).split("\n<")[0]
 
 

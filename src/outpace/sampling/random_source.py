@@ -2,8 +2,8 @@
 
 The generator is Philox4x32-10 (Salmon et al., SC 2011): a counter in, four 32-bit words out. ``match``
 noise is keyed by (seed, sample, position, token id), so that a token at a position meets the same noise
-whichever round, draft or batch asks. The random draws of ``ratio`` and ``block`` are keyed by (seed, sample,
-round base, node, use): they look at random draws of later positions and may discard them, so that a key by
+whichever round, draft or batch asks. The random numbers of ``ratio`` and ``block`` are keyed by (seed, sample,
+round base, node, use): they look at random numbers of later positions and may discard them, so that a key by
 position would use them again in the next round, knowing what they are.
 """
 
@@ -18,7 +18,7 @@ from ..kernels.sampling import NoiseKey, Sampler
 
 _MASK = 0xFFFFFFFF
 _DENSE = 2048  # ids of a distribution from which on the lazy search over all ids up to the last is cheaper
-_NOISE = len(USES)  # the tag of match noise; tags below it are the uses of round random draws
+_NOISE = len(USES)  # the tag of match noise; tags below it are the uses of random numbers keyed by round
 
 Words = TypeVar("Words", int, "np.ndarray")
 
@@ -52,8 +52,8 @@ def quantile(distribution: Distribution, uniform: float) -> int:
 
 
 class KeyedRandomSource:
-    """The random draws of one request. ``sample`` numbers the answers drawn for one seed. ``sampler``: the C kernels,
-    which make the same noise faster but round its logarithms otherwise; all random draws of a process should agree
+    """The random source of one request. ``sample`` numbers the answers drawn for one seed. ``sampler``: the C kernels,
+    which make the same noise faster but round its logarithms otherwise; all random sources of a process should agree
     on it."""
 
     def __init__(self, seed: int, sample: int = 0, sampler: Sampler | None = None) -> None:

@@ -42,7 +42,7 @@ class WantedAnswer:
 
 @dataclass(frozen=True)
 class AnswerPlan:
-    """All answers of a request, in the order of their indices. ``field``: where its prompt stands in the body;
+    """All answers of a request, in the order of their indices. ``field``: the key of its prompt in the body;
     ``calls``: whether functions are offered; ``predicted``: tokens of the prediction."""
 
     answers: list[WantedAnswer]

@@ -50,7 +50,7 @@ class CallReader:
         return text if not self.calls else text if text.strip() else ""
 
     def _undecided(self) -> int:
-        """How much of the end may yet turn out to be space before a call, or the beginning of its mark."""
+        """How much of the end may yet turn out to be space before a call, or the first part of its mark."""
         size = next((n for n in range(len(BEGIN) - 1, 0, -1) if self._held.endswith(BEGIN[:n])), 0)
         before = self._held[: len(self._held) - size]
         return size + len(before) - len(before.rstrip())

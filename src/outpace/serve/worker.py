@@ -24,7 +24,7 @@ from .plan import AnswerPlan
 
 logger = logging.getLogger("outpace")
 
-MOST_UNREAD = 16  # updates of a job; beyond them its streams gather what comes, and tell it in one piece
+MOST_UNREAD = 16  # updates of a job; beyond them its streams gather further updates, and send them as one
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def encode_prompt(tokenizer: Tokenizer, text: str, most: int | None = None) -> l
     tokens, without tokenizing all of it.
     """
     _check_length(tokenizer, text, most)
-    return _with_beginning(tokenizer, tokenizer.encode(text, add_special=False))
+    return _with_bos(tokenizer, tokenizer.encode(text, add_special=False))
 
 
 def _check_length(tokenizer: Tokenizer, text: str, most: int | None) -> None:
@@ -30,7 +30,7 @@ def _check_length(tokenizer: Tokenizer, text: str, most: int | None) -> None:
         raise ContextError(f"the prompt has more than {2 * most} tokens, but the model's context ends at {most}")
 
 
-def _with_beginning(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+def _with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     if tokenizer.bos is not None and ids[:1] == [tokenizer.bos]:
         return ids
     return [*tokenizer.prefix, *ids]
@@ -80,7 +80,7 @@ def encode_chat(
     if not special_tokens_in_messages:
         text, mark = marked(tokenizer, text, given, render)
     _check_length(tokenizer, text, most)
-    return _with_beginning(tokenizer, tokenizer.encode(text, add_special=False, mark=mark))
+    return _with_bos(tokenizer, tokenizer.encode(text, add_special=False, mark=mark))
 
 
 def render_chat(

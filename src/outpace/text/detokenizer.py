@@ -25,7 +25,7 @@ class StreamDecoder:
     With ``context_ids`` (the prompt) the joined pieces are what decoding context and output together adds to decoding
     the context, so the leading space of a metaspace token survives. Nothing of the context is given out, but for one
     character: one whose first bytes are the context's and whose last are the output's, which is the output's, whole.
-    Where the output's first bytes do not go on with it, U+FFFD stands for the context's bytes there, not here.
+    Where the output's first bytes do not go on with it, U+FFFD replaces the context's bytes there, not here.
 
     ``push`` holds back what later tokens could still change: the bytes of an unfinished character, and in
     byte-fallback tokenizers a run of byte tokens up to its end, because one broken byte turns the whole run into
@@ -117,7 +117,7 @@ class TextOffsets:
 
 
 class _ByteLevelPieces:
-    """Tokens spell bytes in the GPT-2 alphabet. One with a letter outside of it stands for itself (added tokens)."""
+    """Tokens spell bytes in the GPT-2 alphabet. One with a letter outside of it spells itself (added tokens)."""
 
     begun = True  # no token's text depends on whether it is the first
 
@@ -264,7 +264,7 @@ def _fallback_byte(token: str) -> int | None:
 
 
 def _byte_letters() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the others follow from U+0100 upward."""
+    """GPT-2's alphabet: printable Latin-1 bytes map to themselves, the others follow from U+0100 upward."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}

@@ -72,7 +72,7 @@ class _Places:
         return ends + [size - 1 for size in sizes if text[:size] in self._tails]
 
     def broken_up(self, text: str, positions: Sequence[int], mark: str, inside: bool) -> str:
-        """The text with a mark within each special token that has one of the positions in it, or at its beginning."""
+        """The text with a mark within each special token that has one of the positions in it, or at its start."""
         pieces, done, at, behind = [], 0, 0, 0
         while self._pattern is not None and (match := self._pattern.search(text, at)):
             start, end = match.span()
@@ -119,7 +119,7 @@ def _with_marks(value: Any, mark: str, places: _Places, inside: bool, part: bool
 
 
 def _positions(text: str, mark: str) -> list[int]:
-    """Where marks stand in the text, counted without them."""
+    """The positions of marks in the text, counted without them."""
     positions: list[int] = []
     for piece in text.split(mark)[:-1]:
         positions.append((positions[-1] if positions else 0) + len(piece))

@@ -73,7 +73,7 @@ def _spellings(tokenizer: Tokenizer) -> dict[bytes | str, int]:
 
 class TextOf:
     """Tokens to text, one by one, special tokens by their names. ``unfinished``: whether the last tokens hold the
-    first bytes of a character whose others are still to come; they are not part of the text yet."""
+    first bytes of a character whose other bytes have not been generated; they are not part of the text yet."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -92,7 +92,7 @@ class TextOf:
 
 class Encoder:
     """Text to ids for text that goes on behind other text: some tokenizers put a space before whatever they are given,
-    which belongs to a beginning only."""
+    which belongs to a prefix only."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

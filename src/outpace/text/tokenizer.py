@@ -62,8 +62,8 @@ class Tokenizer:
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
     def exceeds(self, text: str, most: int) -> bool:
-        """Whether ``text`` surely has more than ``most`` tokens, found on its beginning: a long text need not be
-        tokenized as a whole to be refused. A beginning counts with twice ``most``, because its last tokens may differ
+        """Whether ``text`` surely has more than ``most`` tokens, found on a prefix of it: a long text need not be
+        tokenized as a whole to be refused. A prefix counts with twice ``most``, because its last tokens may differ
         from the whole text's."""
         size = 8 * most  # characters; most texts have three or four a token
         while size < len(text):

@@ -37,7 +37,7 @@ int64_t attention_scratch_bytes(int64_t head_dim) {
     return 4 * (ATTENTION_ROWS * (2 * width + TILE + 3) + (head_dim + 1) * TILE + (TILE + 1) * width) + 64;
 }
 
-static scratch_space carve(void *memory, int64_t head_dim) {
+static scratch_space scratch_layout(void *memory, int64_t head_dim) {
     scratch_space s;
     float *p = memory;
     s.width = padded(head_dim);
@@ -198,7 +198,7 @@ void attention_run(const attention_shape *shape, const attention_chunk *chunks, 
     const char *keys = chunk->keys + plane, *values = chunk->values + plane;
     const int64_t pairs = item->end - item->begin;
     const float scale = (float)(1.0 / sqrt((double)dim));
-    scratch_space s = carve(memory, dim);
+    scratch_space s = scratch_layout(memory, dim);
     int64_t position[ATTENTION_ROWS], place[ATTENTION_ROWS]; /* each pair's position, and offset of its head in out */
 
     for (int64_t i = 0; i < pairs; i++) {

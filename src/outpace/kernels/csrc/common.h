@@ -84,7 +84,8 @@ OP_API void op_linear(const op_matrix *w, int format, const float *x, int64_t ld
 OP_API int64_t op_raw_row_bytes(int kind, int64_t cols);
 OP_API int64_t op_packed_bytes(int kind, int64_t rows, int64_t cols);
 
-/* Not a team function: packs raw[rows] (row_bytes apart, as the file holds them) into `packed`. 0, or -1 on refusal. */
+/* Not a team function: packs raw[rows] (row_bytes apart, as the file holds them) into `packed`. Returns 0, or
+ * -1 when the kind is unknown or cols does not fit. */
 OP_API int op_pack(int kind, const uint8_t *raw, int64_t row_bytes, int64_t rows, int64_t cols, uint8_t *packed,
                    int threads);
 /* As op_pack, quantizing at load from float rows: source_kind F32, F16 or BF16; kind Q8_0, Q4_0, Q4_1 or any of the three. */

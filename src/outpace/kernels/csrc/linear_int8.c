@@ -1,8 +1,8 @@
 /* Integer weights times int8 activations.
  *
- * A group's 8 registers of weights are unpacked once and meet every row of the chunk: an exact integer dot product, then
- * one float chain per (row, output): f += (dot * x_scale) * w_scale, and for kinds with a minimum f += (sum(x) *
- * x_scale) * w_min. The order and the operations do not depend on the number of rows. */
+ * A group's 8 registers of weights are unpacked once and multiplied with every row of the chunk: an exact
+ * integer dot product, then one float chain per (row, output): f += (dot * x_scale) * w_scale, and for kinds with a
+ * minimum f += (sum(x) * x_scale) * w_min. The order and the operations do not depend on the number of rows. */
 #include "linear.h"
 #include "linear_simd.h"
 
@@ -101,7 +101,7 @@ OP_INLINE void a_group(const int kind, const int fixed, const uint8_t *head, con
     }
 }
 #else
-/* 16 k of all 16 outputs and row m: the first 16 k's sums wait in `part`, and the second ones meet them. */
+/* 16 k of all 16 outputs and row m: `part` holds the sums of the first 16 k, to which those of the second are added. */
 OP_INLINE void row_half(const int kind, const int first, bvec w[HALVES][4], const uint8_t *bytes, const fvec *w_scale,
                         const fvec *w_low, const int32_t *x, const float *scale, const float *scaled_sum,
                         const int32_t *offset6, const int m, ivec part[HALVES][MAX_CHUNK], fvec f[HALVES][MAX_CHUNK]) {

@@ -1,5 +1,5 @@
-/* One OpenMP team runs the whole pass; between stages its threads meet. Nothing outlives a call: weights, cache
- * and scratch are the caller's, so any number of models and callers share a process. */
+/* One OpenMP team runs the whole pass. Its threads wait for each other at a barrier between stages. Nothing outlives a
+ * call: weights, cache and scratch are the caller's, so any number of models and callers share a process. */
 #include "pass.h"
 
 #include <math.h>
@@ -18,6 +18,7 @@ static int omp_get_num_threads(void) { return 1; }
 #endif
 
 enum { FORMATS = 3 };
+enum { BARRIER_SPINS = 5000 }; /* iterations before a waiting thread yields its time slice; chosen by hand */
 enum { ATTENTION, Q, K, V, O, GATE, UP, DOWN, COUNTERS }; /* of work that the threads of a layer's stages share */
 
 typedef struct {
@@ -30,7 +31,7 @@ typedef struct {
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static pass_scratch carve(const pass_model *m, int64_t rows, int threads, char *memory) {
+static pass_scratch scratch_layout(const pass_model *m, int64_t rows, int threads, char *memory) {
     pass_scratch s;
     int64_t at = 0, qkv = (m->heads + 2 * m->kv_heads) * m->head_dim;
     int64_t widest = larger(larger(m->hidden, m->intermediate), m->heads * m->head_dim);
@@ -55,31 +56,31 @@ static pass_scratch carve(const pass_model *m, int64_t rows, int threads, char *
 }
 
 int64_t op_pass_scratch_bytes(const pass_model *model, int64_t rows, int threads) {
-    return carve(model, rows, threads, NULL).total;
+    return scratch_layout(model, rows, threads, NULL).total;
 }
 
-/* The threads of one pass, and where they wait for each other. A waiting thread spins for a few microseconds, since a
+/* The barrier of the threads of one pass. A waiting thread spins for a few microseconds, since a
  * pass has hundreds of stages, and then gives up its time slice: on a busy machine the thread it waits for needs it. */
 typedef struct {
     int32_t arrived, phase;
     char padding[56];
-} meeting;
+} barrier;
 
 typedef struct {
-    meeting *at;
+    barrier *barrier;
     int tid, nt;
 } team;
 
-static void meet(team t) {
+static void barrier_wait(team t) {
     if (t.nt == 1) return;
-    int32_t phase = __atomic_load_n(&t.at->phase, __ATOMIC_RELAXED);
-    if (__atomic_add_fetch(&t.at->arrived, 1, __ATOMIC_ACQ_REL) == t.nt) {
-        __atomic_store_n(&t.at->arrived, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&t.at->phase, phase + 1, __ATOMIC_RELEASE);
+    int32_t phase = __atomic_load_n(&t.barrier->phase, __ATOMIC_RELAXED);
+    if (__atomic_add_fetch(&t.barrier->arrived, 1, __ATOMIC_ACQ_REL) == t.nt) {
+        __atomic_store_n(&t.barrier->arrived, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&t.barrier->phase, phase + 1, __ATOMIC_RELEASE);
         return;
     }
-    for (int spins = 0; __atomic_load_n(&t.at->phase, __ATOMIC_ACQUIRE) == phase; spins++) {
-        if (spins > 5000)
+    for (int spins = 0; __atomic_load_n(&t.barrier->phase, __ATOMIC_ACQUIRE) == phase; spins++) {
+        if (spins > BARRIER_SPINS)
             sched_yield();
 #if defined(__x86_64__)
         else
@@ -88,7 +89,7 @@ static void meet(team t) {
     }
 }
 
-/* The columns that op_quantize_rows gives to a thread: what it makes of them needs no meeting before it quantizes. */
+/* The columns that op_quantize_rows gives to a thread: what it writes there needs no barrier before it is quantized. */
 static void share(int format, int64_t cols, team t, int64_t *from, int64_t *to) {
     int64_t size = format == OP_ACT_INT8 ? 32 : 2, pieces = (cols + size - 1) / size;
     if (format == OP_ACT_INT8) pieces = (pieces + 1) / 2 * 2;
@@ -98,13 +99,13 @@ static void share(int format, int64_t cols, team t, int64_t *from, int64_t *to) 
 }
 
 /* x as the matrices of one stage read it: quantized in every format that one of them wants. The thread has written its
- * share of columns in the first matrix' format; the caller meets before multiplying. */
+ * share of columns in the first matrix' format; the caller waits at the barrier before multiplying. */
 static void prepare(const pass_scratch *s, const op_matrix *const *w, int count, const float *x, int64_t rows, team t) {
     int done = 0;
     for (int i = 0; i < count; i++) {
         int format = w[i]->act_format;
         if (done >> format & 1) continue;
-        if (done) meet(t); /* another format, other shares */
+        if (done) barrier_wait(t); /* another format, other shares */
         done |= 1 << format;
         op_act act = op_act_at(s->act[format], format, (int)rows, w[i]->cols);
         op_quantize_rows(&act, x, w[i]->cols, t.tid, t.nt);
@@ -118,7 +119,7 @@ static void multiply(const pass_scratch *s, const op_matrix *w, int64_t rows, fl
 }
 
 /* to = from + y + bias (y NULL: to is from) and normed = norm(to) * weight (NULL: no norm), in this thread's share of
- * columns. Every thread sums the squares of whole rows itself: that costs less than a meeting. */
+ * columns. Every thread sums the squares of whole rows itself: that costs less than a barrier. */
 static void add_and_norm(const pass_model *m, const float *from, float *to, const float *y, const float *bias,
                          const float *weight, float *tap, float *normed, int64_t rows, int format, team t) {
     int64_t first, last, hidden = m->hidden;
@@ -183,8 +184,8 @@ static void gate_rows(const pass_model *m, const pass_layer *layer, const pass_s
     }
 }
 
-/* The head's scores stand in front of their row: each goes to its id, from the last one on since an id is never less than
- * its place, and -inf to all others. */
+/* The head has written its scores to the front of the row. Each moves to the place of its id, the last one first,
+ * since an id is never less than its place. All other places become -inf. */
 static void spread_row(float *row, const int32_t *ids, int64_t count, int64_t vocab) {
     int64_t end = vocab;
     for (int64_t place = count; place-- > 0 && ids[place] > place; end = ids[place]) {
@@ -200,7 +201,7 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
     const int64_t qkv = mixed + 2 * m->kv_heads * m->head_dim;
     for (int64_t r = t.tid; r < rows; r += t.nt)
         op_unpack_rows(&m->embedding, call->tokens[r], 1, s->x[0] + r * hidden);
-    meet(t);
+    barrier_wait(t);
     for (int64_t n = 0; n < m->layers; n++) {
         const pass_layer *layer = m->layer + n, *last = n > 0 ? layer - 1 : NULL;
         int64_t *next = s->counter + n * COUNTERS;
@@ -212,36 +213,36 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
         add_and_norm(m, s->x[last ? 1 : 0], s->x[0], last ? s->back : NULL, last ? last->down_bias : NULL,
                      layer->attention_norm, tap, s->normed, rows, layer->q.act_format, t);
         prepare(s, first, 3, s->normed, rows, t);
-        meet(t);
+        barrier_wait(t);
         multiply(s, &layer->q, rows, s->qkv, qkv, next + Q, t);
         multiply(s, &layer->k, rows, s->qkv + mixed, qkv, next + K, t);
         multiply(s, &layer->v, rows, s->qkv + mixed + m->kv_heads * m->head_dim, qkv, next + V, t);
-        meet(t);
+        barrier_wait(t);
         place_heads(m, layer, kept_at, plan, s->qkv, rows, t);
-        meet(t);
+        barrier_wait(t);
         attend(m, kept_at, plan, next + ATTENTION, s->qkv, s->mixed, s->attention + t.tid * s->attention_bytes);
-        meet(t);
+        barrier_wait(t);
         prepare(s, second, 1, s->mixed, rows, t);
-        meet(t);
+        barrier_wait(t);
         multiply(s, &layer->o, rows, s->back, hidden, next + O, t);
-        meet(t);
+        barrier_wait(t);
         add_and_norm(m, s->x[0], s->x[1], s->back, layer->o_bias, layer->mlp_norm, NULL, s->normed, rows,
                      layer->gate.act_format, t);
         prepare(s, third, 2, s->normed, rows, t);
-        meet(t);
+        barrier_wait(t);
         multiply(s, &layer->gate, rows, s->gate, m->intermediate, next + GATE, t);
         multiply(s, &layer->up, rows, s->up, m->intermediate, next + UP, t);
-        meet(t);
+        barrier_wait(t);
         gate_rows(m, layer, s, rows, t);
         prepare(s, fourth, 1, s->gate, rows, t);
-        meet(t);
+        barrier_wait(t);
         multiply(s, &layer->down, rows, s->back, hidden, next + DOWN, t);
-        meet(t);
+        barrier_wait(t);
     }
     const pass_layer *last = m->layer + m->layers - 1;
     add_and_norm(m, s->x[1], s->x[0], s->back, last->down_bias, NULL,
                  call->layer_taps ? call->layer_taps[m->layers - 1] : NULL, NULL, rows, OP_ACT_F32, t);
-    meet(t);
+    barrier_wait(t);
     if (call->hidden)
         add_and_norm(m, s->x[0], NULL, NULL, NULL, m->final_norm, NULL, call->hidden, rows, OP_ACT_F32, t);
     if (call->wanted == 0) return;
@@ -254,10 +255,10 @@ static void run_team(const pass_model *m, const pass_call *call, const pass_plan
     }
     const op_matrix *head[] = {&m->head};
     prepare(s, head, 1, s->normed, call->wanted, t);
-    meet(t);
+    barrier_wait(t);
     multiply(s, &m->head, call->wanted, call->logits, m->vocab, s->counter + m->layers * COUNTERS, t);
     if (!m->head_ids) return;
-    meet(t);
+    barrier_wait(t);
     for (int64_t i = t.tid; i < call->wanted; i += t.nt)
         spread_row(call->logits + i * m->vocab, m->head_ids, m->head.rows, m->vocab);
 }
@@ -266,11 +267,11 @@ int op_pass_run(const pass_model *model, const pass_call *call, void *memory, in
     pass_plan plan;
     if (call->rows == 0) return 0;
     if (pass_plan_make(&plan, model, call, threads) < 0) return -1;
-    pass_scratch s = carve(model, call->rows, threads, memory);
+    pass_scratch s = scratch_layout(model, call->rows, threads, memory);
     memset(s.counter, 0, 8 * (model->layers * COUNTERS + 1));
-    meeting place = {0, 0, {0}};
+    barrier barrier_of_pass = {0, 0, {0}};
 #pragma omp parallel num_threads(threads)
-    run_team(model, call, &plan, &s, (team){&place, omp_get_thread_num(), omp_get_num_threads()});
+    run_team(model, call, &plan, &s, (team){&barrier_of_pass, omp_get_thread_num(), omp_get_num_threads()});
     pass_plan_free(&plan);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Where a pass's rows stand, and how its attention is cut into pieces of work. */
+/* The position of each row of a pass, and how its attention is cut into pieces of work. */
 #ifndef OUTPACE_PASS_PLAN_H
 #define OUTPACE_PASS_PLAN_H
 

@@ -155,7 +155,7 @@ function wish(messages) {
     messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
     temperature: Number(value("temperature")),
     seed: whole("seed", "Seed", 0),
-    max_tokens: whole("max-tokens", "Most tokens", 1),
+    max_tokens: whole("max-tokens", "Maximum tokens", 1),
     stream: true,
     stream_options: { include_usage: true },
     logprobs: true,
@@ -164,7 +164,7 @@ function wish(messages) {
   };
 }
 
-// Keeps the first `number` messages, adds `text` as the user's next, and answers. When nothing comes, all is as before.
+// Keeps the first `number` messages, adds `text` as the user's next, and answers. When there is no answer, all is as before.
 async function ask(number, text) {
   const mine = talk;
   const before = mine.messages;
@@ -195,7 +195,7 @@ async function ask(number, text) {
       const tokens = chunkTokens(choice);
       countTokens(run, tokens, choice.outpace?.live);
       message.content += choice.delta.content ?? "";
-      if (choice.finish_reason === "length") message.note = "Cut at the most tokens allowed.";
+      if (choice.finish_reason === "length") message.note = "Cut at the maximum number of tokens.";
       for (const token of tokens) {
         message.tokens.push(token);
         if (talk === mine) view.add(token, message.tokens.length - 1);

@@ -32,7 +32,7 @@ function loadSettings() {
   applySettings();
 }
 
-async function meet() {
+async function loadModel() {
   try {
     model = await fetchModel($("key").value);
   } catch (error) {
@@ -77,4 +77,4 @@ setTheme(theme);
 loadSettings();
 showHistory();
 showSpeed(newRun(null));
-meet();
+loadModel();

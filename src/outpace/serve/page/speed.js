@@ -1,4 +1,4 @@
-// The live figures: tokens a second against the plain estimate, how many guesses stood, what each pass brought.
+// The live figures: tokens a second against the plain estimate, the acceptance rate, the tokens of each pass.
 
 const WINDOW = 1000; // milliseconds over which the curve's rate is taken
 const PASSES = 56; // columns shown
@@ -45,7 +45,7 @@ function showSpeed(run) {
   if (rate) parts.push(`${rate.toFixed(1)} tokens/s`);
   if (gain) parts.push(`${gain.toFixed(2)}× plain`);
   if (alpha) parts.push(`α ${alpha.toFixed(2)}`);
-  if (rows) parts.push(`${rows.toFixed(1)} rows a pass`);
+  if (rows) parts.push(`${rows.toFixed(1)} rows per pass`);
   at("strip").textContent = parts.join("  ·  ");
   drawChart(run, rate, plain);
   drawPasses(run.passes);

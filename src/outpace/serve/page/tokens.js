@@ -1,15 +1,15 @@
-// Tokens on the page: their colours, their words, and what hovering shows. Text enters the page as text only.
+// Tokens on the page: their colours, their origins, and their tooltips. Text enters the page as text only.
 
 const OWN = {
-  correction: ["correction", "the model’s own word, where a guess was wrong"],
-  bonus: ["bonus", "the model’s own word, after every guess stood"],
-  plain: ["plain", "the model alone, one token a pass"],
+  correction: ["correction", "chosen by the model after it rejected a proposed token"],
+  bonus: ["bonus", "chosen by the model after it accepted all proposed tokens"],
+  plain: ["plain", "chosen by the model in a pass without proposed tokens"],
 };
 const DRAFTERS = {
-  draft_model: ["draft model", "guessed by the small model; the big one agreed"],
-  lookup: ["lookup", "found earlier in the text; the model agreed"],
+  draft_model: ["draft model", "proposed by the draft model, accepted by the model"],
+  lookup: ["lookup", "copied from earlier text, accepted by the model"],
 };
-const others = []; // drafters without a colour of their own take the next free one, as they come
+const others = []; // drafters without a colour of their own take the next free one, in order of appearance
 
 function make(tag, className, text) {
   const node = document.createElement(tag);
@@ -24,7 +24,7 @@ function isDraft(origin) {
 
 function originWords(origin) {
   const name = origin.replaceAll("_", " ");
-  return OWN[origin] ?? DRAFTERS[origin] ?? [name, `guessed by ${name}; the model agreed`];
+  return OWN[origin] ?? DRAFTERS[origin] ?? [name, `proposed by ${name}, accepted by the model`];
 }
 
 function originClass(origin) {
