@@ -335,7 +335,7 @@ def test_unseeded_answers_differ_and_their_seeds_bring_them_back():
 def test_a_fresh_process_says_the_same_with_the_seed_and_something_else_without():
     """B31, B32."""
     program = (
-        "import json, torch, outpace; torch.set_num_threads(1); e = outpace.load('tiny', draft='tiny-draft');"
+        "import json, outpace; e = outpace.load('tiny', draft='tiny-draft', threads=1);"
         f"p = outpace.SamplingParams(temperature=1.0, seed=42, max_tokens=20); q = {CODE!r};"
         "print(json.dumps([e.generate(q, p).token_ids, [e.generate(q, outpace.SamplingParams(temperature=1.0,"
         "max_tokens=20)).token_ids for _ in range(3)]]))"
