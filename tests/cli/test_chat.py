@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.helpers.cut_cases import CUT_CASES
-from tests.helpers.shipped import shared_engine
+from tests.helpers.shipped import needs_torch, shared_engine
 
 from outpace import SamplingParams
 from outpace.cli import main
@@ -138,6 +138,7 @@ def test_a_model_without_a_chat_template(pipe, monkeypatch):
     assert out == "" and "has no chat template" in err
 
 
+@needs_torch
 def test_ctrl_c_ends_a_pipe_with_what_was_answered():
     process = subprocess.Popen(
         command(*ENDLESS),
@@ -249,6 +250,7 @@ def test_a_talk_at_a_terminal(terminal, tmp_path):
     assert history.read_text().splitlines() == ["hello", '"""', 'two"""']
 
 
+@needs_torch
 def test_ctrl_c_stops_the_answer_and_keeps_its_text(terminal, tmp_path):
     file = tmp_path / "talk.json"
     chat = terminal(*ENDLESS)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from tests.helpers import tiny_models
-from tests.helpers.shipped import shared_engine
+from tests.helpers.shipped import needs_torch, shared_engine
 
 from outpace import SamplingParams
 from outpace.bench.compare import compare
@@ -92,7 +92,7 @@ def test_json(answer):
         (["--draft", "tiny", "--controller", "fixed"], {}),
         (["--accept", "ratio"], {}),
         (["--weights", "f32", "--draft-weights", "bf16"], {}),
-        (["--backend", "torch"], {}),
+        pytest.param(["--backend", "torch"], {}, marks=needs_torch),
         (["--context", "30"], {}),
     ],
 )
@@ -252,6 +252,7 @@ def command(*arguments):
     return [sys.executable, "-m", "outpace", *TINY, *arguments]
 
 
+@needs_torch
 def test_ctrl_c_ends_with_what_was_generated():
     process = subprocess.Popen(
         command("--raw", CODE, "--max-tokens", "900", "--ignore-eos", "--gamma", "0", "--backend", "torch"),
@@ -282,6 +283,7 @@ def test_ctrl_c_while_reading_the_prompt(run, monkeypatch):
     assert run("-") == (130, "", "outpace: interrupted\n")
 
 
+@needs_torch
 def test_a_reader_that_has_seen_enough():
     """As with ``| head -c 10``: no traceback."""
     process = subprocess.Popen(

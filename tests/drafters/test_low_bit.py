@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.helpers.shipped import needs_torch
 
 from outpace import SamplingParams, load
 from outpace.catalogue import resolve
@@ -38,6 +39,7 @@ def test_greedy_answers_are_the_same_under_every_rule(accept):
     assert engine.generate(PROMPTS[0], params).token_ids == engine.generate(PROMPTS[0], params, gamma=0).token_ids
 
 
+@needs_torch
 def test_a_torch_target_may_have_it_too():
     engine = load(tiny("f32", "torch"), drafter="low_bit", controller="fixed")
     params = SamplingParams(max_tokens=16, ignore_eos=True)

@@ -6,15 +6,22 @@ import dataclasses
 import functools
 from collections.abc import Collection, Mapping
 
+import pytest
+
 from outpace.catalogue import resolve
+from outpace.core.torch_extra import has_torch
 from outpace.engine.build import load
 from outpace.engine.engine import Engine
 from outpace.runtimes.loading import LoadedModel, load_model
 
+needs_torch = pytest.mark.skipif(not has_torch(), reason="torch is not installed")
+
 
 @functools.cache
 def model(name: str = "tiny", context: int | None = None, backend: str = "auto") -> LoadedModel:
-    """A model of the pair in float32, on one thread."""
+    """A model of the pair in float32, on one thread. Skips the test where its backend is not installed."""
+    if backend == "torch":
+        pytest.importorskip("torch")
     return load_model(resolve(name), weights="f32", backend=backend, threads=1, context=context)
 
 

@@ -120,7 +120,7 @@ def test_kept_path_continues_like_a_fresh_cache(data: st.DataObject) -> None:
     survivors = PROMPT + [tokens[i] for i in path] + [4, 44]
     other = RUNTIME.new_cache()
     twin = other.open(30)
-    close(after, RUNTIME.forward([Chunk(twin, survivors)], other).logits[0][-2:])
+    close(after, RUNTIME.forward([Chunk(twin, survivors)], other).logits[0].tensor[-2:])
     for ours, theirs in zip(entries(cache, slot), entries(other, twin), strict=True):
         close(ours, theirs)
 
