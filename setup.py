@@ -1,8 +1,7 @@
 """Builds the optional C kernels; everything else about the package is in pyproject.toml.
 
 The libraries are plain shared objects without Python or torch headers, so one wheel serves every Python 3 of a
-platform. Without a working C compiler the package installs all the same; it then needs torch to run models (extra
-`torch`).
+platform. Without a working C compiler the package installs all the same; models then need torch (an extra).
 """
 
 import runpy
@@ -31,10 +30,7 @@ class BuildKernels(build_ext):
         try:
             KERNELS["build"](out)
         except (OSError, RuntimeError) as problem:
-            print(
-                f"outpace: no C kernels; without them running a model needs torch (outpace[torch]):\n{problem}",
-                file=sys.stderr,
-            )
+            print(f"outpace: no C kernels, so models need torch (outpace[torch]):\n{problem}", file=sys.stderr)
 
     def get_outputs(self) -> list[str]:
         """The libraries that exist."""

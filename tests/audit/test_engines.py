@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.helpers.shipped import needs_torch
 
 from outpace.audit import engines
 from outpace.audit.engines import checks, process
@@ -78,6 +79,7 @@ def test_an_engine_with_a_wrong_distribution_is_rejected(fake: Path) -> None:
     assert outcome.rejected and not outcome.passed and outcome.differs == [None] * len(checks.GREEDY_PROMPTS)
 
 
+@needs_torch
 def test_an_engine_with_other_greedy_tokens_is_seen(fake: Path) -> None:
     outcome = audit(fake, "slips", draws=500)
     assert outcome.differs == [5] * len(checks.GREEDY_PROMPTS) and len(outcome.gaps) == len(checks.GREEDY_PROMPTS)
@@ -119,6 +121,7 @@ def test_a_missing_environment_names_make_peers(tmp_path: Path) -> None:
         engines.run("nonesuch", TINY)
 
 
+@needs_torch
 def test_outpace_itself_passes() -> None:
     outcomes = engines.run("outpace", TINY, modes=["lookup"], tokens=8, draws=60, weights="f32")
     assert [outcome.mode for outcome in outcomes] == ["plain", "lookup"] and all(one.passed for one in outcomes)
@@ -137,6 +140,7 @@ def test_a_mode_that_never_drafted_is_not_called_tested() -> None:
     assert "not put to the test" in lines[0]
 
 
+@needs_torch
 def test_the_exact_distribution_agrees_with_plain_decoding() -> None:
     checkpoint = open_checkpoint(TINY)
     distribution = Float32(str(TINY), checkpoint)
@@ -203,6 +207,7 @@ def test_too_few_draws_prove_nothing() -> None:
     assert found.p_value is None and found.detectable is None and found.strata == 0
 
 
+@needs_torch
 def test_the_tiny_pair_and_a_shallow_draft_as_gguf(tmp_path: Path) -> None:
     from outpace.audit.engines.shallow import write_shallow
     from outpace.audit.engines.tiny_gguf import write_gguf

@@ -20,7 +20,7 @@ def test_what_is_captured_is_what_the_target_says():
     tokens = torch.tensor([[1, 2, 3, 4], [0, 0, 1, 1]])
     seen = capture(ToyRuntime(TARGET, V), tokens, ["hidden", "layer.2"])
     for b, t in itertools.product(range(2), range(4)):
-        logits = TARGET(tuple(tokens[b, : t + 1].tolist())).float()
+        logits = torch.from_numpy(TARGET(tuple(tokens[b, : t + 1].tolist()))).float()
         torch.testing.assert_close(seen.log_probs[b, t], logits.log_softmax(-1))
         torch.testing.assert_close(seen.features[b, t], torch.cat((logits, logits.roll(2, -1))))
     assert not seen.features.is_inference()

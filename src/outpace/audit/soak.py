@@ -18,8 +18,7 @@ from ..core.types import Constraint, SamplingParams
 from ..engine.build import load
 from ..engine.engine import Engine
 from ..engine.stream import Result, Stream
-from ..kernels.native import open_library
-from ..kernels.sampling import Sampler
+from ..kernels.sampling import default_sampler
 from ..runtimes.loading import LoadedModel, load_model
 from .checks import Check, Options, skipped
 from .equality import PROMPTS, first_difference
@@ -130,14 +129,8 @@ def _whole_tokens() -> list[int]:
 
 
 @functools.cache
-def _sampler() -> Sampler | None:
-    library = open_library()
-    return Sampler(library) if library else None
-
-
-@functools.cache
 def _oracle(context: int | None) -> Oracle:
-    return Oracle(_tiny("tiny", context), _sampler())
+    return Oracle(_tiny("tiny", context), default_sampler())
 
 
 def checks(options: Options) -> Iterator[Check]:

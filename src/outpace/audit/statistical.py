@@ -17,8 +17,7 @@ from ..core.protocols import Rule, Runtime
 from ..core.types import Array, Chunk, SamplingParams
 from ..drafters.draft_model import DraftModel
 from ..engine.loop import Loop
-from ..kernels.native import open_library
-from ..kernels.sampling import Sampler
+from ..kernels.sampling import Sampler, default_sampler
 from ..runtimes.loading import LoadedModel
 from ..sampling.pipeline import Pipeline
 from ..sampling.random_source import KeyedRandomSource
@@ -68,8 +67,7 @@ def checks(options: Options) -> Iterator[Check]:
         yield Check("statistical", "first tokens", True, "not run: without a draft model (--draft) nothing is drawn")
         return
     seeds = _QUICK_SEEDS if options.quick else _SEEDS
-    library = open_library()
-    sampler = Sampler(library) if library else None
+    sampler = default_sampler()
     prompts = [target.tokenizer.encode(text, add_special=True) for text in _TEXTS[: 1 if options.quick else None]]
     texts: Texts = [(Remembered(target.runtime, p), Remembered(draft.runtime, p), p) for p in prompts]
     for label, params in list(_PARAMS.items())[: 1 if options.quick else None]:

@@ -21,7 +21,8 @@ class Distribution:
     Made from ``probs`` ``[s]``, floating point and summing to 1, or from ``scores`` ``[s]``, their logarithms
     up to a constant; either is worked out from the other when first asked for. ``ids``: ``[s]`` int64,
     ascending, or None when the support is ``0 .. s-1``. Greedy decoding is the distribution whose support is one token.
-    ``log_total``: works out log(sum(exp(scores))) when first needed, so that one probability does not cost them all.
+    ``to_probs``: works out the probabilities from the scores; None: :func:`softmax`. ``log_total``: works out
+    log(sum(exp(scores))) when first needed, so that one probability does not cost them all.
     """
 
     def __init__(
@@ -30,19 +31,20 @@ class Distribution:
         ids: Array | None = None,
         *,
         scores: Array | None = None,
+        to_probs: Callable[[Array], Array] | None = None,
         log_total: Callable[[Array], float] | None = None,
     ) -> None:
         if (probs is None) == (scores is None):
             raise TypeError("a distribution is made from probs or from scores")
         self._probs, self._scores, self.ids = probs, scores, ids
-        self._log_total = log_total
+        self._to_probs, self._log_total = to_probs or softmax, log_total
         self._total: float | None = None  # its answer
 
     @property
     def probs(self) -> Array:
         """``[s]`` probabilities, summing to 1."""
         if self._probs is None:
-            self._probs = softmax(self.scores)
+            self._probs = self._to_probs(self.scores)
         return self._probs
 
     @property

@@ -8,12 +8,14 @@ longer one: it is submitted all the same, since a rejected row at the end of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..core.prefix_cache import CacheUser
 from ..core.protocols import Drafter, Parts, Requirements, Session
-from ..core.types import Forward, Proposal, Verdict, softmax
+from ..core.types import Forward, Proposal, Verdict
+from ..kernels.sampling import row_log_total
 from ..text.pairing import Encoder, TextOf
 from .common.other_text import OtherDraft, open_draft
 
@@ -54,7 +56,7 @@ class Reencode:
                 texts[i] += decoders[i].push(token)
                 tokens[i] = self._encoder.go_on(texts[i])
                 if session.draft.stop_below > 0:
-                    chances[i] *= float(softmax(row)[token])
+                    chances[i] *= math.exp(float(row[token]) - row_log_total(row))
                 enough = (
                     len(tokens[i]) >= budgets[i] or step >= _STEPS * budgets[i] or chances[i] < session.draft.stop_below
                 )

@@ -14,8 +14,7 @@ from ..core.errors import ParameterError
 from ..core.load_options import LoadOptions
 from ..core.protocols import Parts, Requirements
 from ..core.torch_extra import require_torch
-from ..kernels.native import open_library
-from ..kernels.sampling import Sampler
+from ..kernels.sampling import default_sampler
 from ..runtimes.loading import LoadedModel, load_draft, load_model
 from ..text.pairing import check_pair
 from .engine import Engine
@@ -62,7 +61,6 @@ def load(
         draft_model=drafting,
         prefix_bytes=chosen.prefix_bytes,
     )
-    library = open_library()
     adapts = chosen.adaptive and tuple(names) != ("none",)
     return Engine(
         model,
@@ -72,7 +70,7 @@ def load(
         make_rule=verify.rule,
         gammas={name: config.gamma for name, config in configs.items()},
         max_batch=chosen.max_batch,
-        sampler=Sampler(library) if library else None,
+        sampler=default_sampler(),
         controller=_controller(required, model, drafting, chosen.prior) if adapts else None,
         prefix_bytes=chosen.prefix_bytes,
         kv_bytes=chosen.kv_bytes,

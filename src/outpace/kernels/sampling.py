@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from functools import cache
 
 import numpy as np
 
 from ..core.errors import NumericsError
-from ..core.types import Array
-from .native import Library
+from ..core.types import Array, log_total
+from .native import Library, open_library
 
 
 class NoiseKey(Structure):
@@ -147,6 +148,19 @@ class Sampler:
             threads,
         )
         return [_token(token) for token in tokens]
+
+
+@cache
+def default_sampler() -> Sampler | None:
+    """The kernels of the best library that this CPU runs; None where there is none."""
+    library = open_library()
+    return None if library is None else Sampler(library)
+
+
+def row_log_total(scores: Array) -> float:
+    """log(sum(exp(scores))) of a row ``[n]``, by the kernels where there are any and the row is float32."""
+    sampler = default_sampler() if scores.dtype == np.float32 else None
+    return log_total(scores) if sampler is None else sampler.log_total(scores, float(scores.max()))
 
 
 def perturbed_argmax_numpy(logits: np.ndarray, temperature: float, noise: np.ndarray) -> int:

@@ -6,7 +6,8 @@ from array import array
 from typing import NamedTuple
 
 from ..core.top import top as greatest
-from ..core.types import Array, log_total
+from ..core.types import Array
+from ..kernels.sampling import row_log_total
 
 
 class TokenLogprobs(NamedTuple):
@@ -46,6 +47,6 @@ class LogprobLog:
 def token_logprobs(logits: Array, token: int, top: int) -> TokenLogprobs:
     """Natural logarithms under the target's own softmax of ``logits`` ``[vocab_size]``, before temperature,
     penalties and truncation. ``top``: how many alternatives; ties go to the lower id."""
-    total = log_total(logits)
+    total = row_log_total(logits)
     best = [int(place) for place in greatest(logits, top)] if top else []
     return TokenLogprobs(token, float(logits[token]) - total, [(i, float(logits[i]) - total) for i in best])

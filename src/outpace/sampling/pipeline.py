@@ -85,14 +85,16 @@ class Pipeline:
             scores /= max(params.temperature, _COLDEST)
             top = 0.0
         if params.top_p < 1:
-            probs = softmax(scores, self._room("probs", scores))
+            probs = fast.softmax(scores) if fast else softmax(scores, self._room("probs", scores))
             kept = fast.top_p(probs, params.top_p) if fast else _top_p(probs, params.top_p)
             scores, ids = scores[kept], kept if ids is None else ids[kept]
         if params.min_p > 0:
             floor = top + math.log(params.min_p)
             kept = fast.at_least(scores, floor) if fast else np.flatnonzero(scores >= floor)
             scores, ids = scores[kept], kept if ids is None else ids[kept]
-        return Distribution(ids=ids, scores=scores, log_total=partial(fast.log_total, top=top) if fast else None)
+        if fast is None:
+            return Distribution(ids=ids, scores=scores)
+        return Distribution(ids=ids, scores=scores, to_probs=fast.softmax, log_total=partial(fast.log_total, top=top))
 
     def _room(self, use: str, like: Array) -> Array:
         """Memory that this pipeline's next row uses again: fresh pages cost more than the arithmetic on them."""

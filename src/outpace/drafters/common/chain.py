@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from ...core.protocols import Session
-from ...core.types import Array, Distribution, Proposal, softmax
+from ...core.types import Array, Distribution, Proposal
+from ...kernels.sampling import row_log_total
 from .extending import Start
 
 _GREEDY = 0.7  # p ** 0.7 is how often a first choice of probability p was the target's (docs/log.md)
@@ -13,7 +16,11 @@ def confidence(distribution: Distribution, logits: Array, token: int) -> float:
     """P(the token is accepted), as the draft sees it: its probability of the token that it drew. Greedily, where the
     distribution knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more
     often."""
-    return distribution.prob(token) if distribution.size > 1 else float(softmax(logits)[token]) ** _GREEDY
+    return (
+        distribution.prob(token)
+        if distribution.size > 1
+        else math.exp(float(logits[token]) - row_log_total(logits)) ** _GREEDY
+    )
 
 
 class Chain:

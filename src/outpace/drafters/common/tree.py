@@ -15,7 +15,8 @@ import numpy as np
 
 from ...core.protocols import Session
 from ...core.top import top
-from ...core.types import Array, Distribution, Proposal, Rows, log_total
+from ...core.types import Array, Distribution, Proposal, Rows
+from ...kernels.sampling import row_log_total
 
 _CONSIDERED = 64  # most probable tokens of a distribution whose noise is looked at; chosen by hand
 
@@ -130,7 +131,7 @@ def likeliest(
     probability: the draft's, or under a rule whose noise is known beforehand what remains open given the noise."""
     if distribution.size == 1:  # greedy: the logits say what comes second
         ids = top(logits, count)
-        values = logits[ids] - log_total(logits)
+        values = logits[ids] - row_log_total(logits)
         found = [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if v > -math.inf]
         first = distribution.token(0)  # penalties and grammar have had their say here
         rest = [pair for pair in found if pair[0] != first]
@@ -142,7 +143,7 @@ def likeliest(
         order = np.argsort(ids)
         ids = ids[order]
         values = values[order] + session.rng.gumbel(position, ids)
-        values -= log_total(values)
+        values -= row_log_total(values)
         order = top(values, count)
         ids, values = ids[order], values[order]
     return [(int(i), float(v)) for i, v in zip(ids, values, strict=True) if v > -math.inf]
