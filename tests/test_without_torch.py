@@ -28,7 +28,7 @@ def outpace(*commands: list[str]) -> subprocess.CompletedProcess[str]:
 def test_every_other_drafter_generates() -> None:
     words = ["generate", "def add(", "--target", "tiny", "--max-tokens", "4", "--drafter"]
     names = sorted(set(drafters.names()) - NEED_TORCH)
-    draft = {name: ["--draft", "tiny-draft"] if drafters.module(name).NEEDS_DRAFT else [] for name in names}
+    draft = {name: ["--draft", "tiny-draft"] if drafters.needs_draft(name) else [] for name in names}
     done = outpace(*([*words, name, *draft[name]] for name in names))
     assert done.returncode == 0, done.stderr
     assert "torch" not in done.stderr

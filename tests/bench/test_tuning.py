@@ -37,7 +37,8 @@ def test_only_what_is_surely_faster_is_saved_and_it_stands_first() -> None:
     assert plan_of("tiny", ranked, LoadOptions()).options.drafters == ("sure",)
     for others in ([LUCKY], [IDLE], [FEW], [LUCKY, IDLE, FEW], []):
         plan = plan_of("tiny", rank(others), LoadOptions())
-        assert (plan.drafter, plan.gamma, plan.controller) == ("none", 0, "fixed")
+        chosen = plan.options
+        assert (chosen.drafters, chosen.gamma, chosen.controller) == (("none",), 0, "fixed")
 
 
 def test_the_table_says_how_sure_each_figure_is() -> None:

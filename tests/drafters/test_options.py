@@ -23,11 +23,11 @@ def test_a_hybrids_members_get_their_own_options():
     options = {"hybrid": {"members": "lookup, recycle"}, "lookup": {"min_match": 1}, "recycle": {"top": 3}}
     [hybrid] = drafters.configure(["hybrid"], options, gamma=4).values()
     assert hybrid.gamma == 4 and set(hybrid.options) == {"lookup", "recycle"}
-    engine = outpace.load(model("tiny"), drafter="hybrid", options=options)
+    engine = outpace.load(model("tiny"), drafter="hybrid", drafter_options=options)
     members = dict(engine._drafters["hybrid"]._members)
     assert members["lookup"]._config.min_match == 1 and members["recycle"]._config.top == 3
     with pytest.raises(ParameterError, match="drafter 'recycle' has no option 'width'"):
-        outpace.load(model("tiny"), drafter="hybrid", options=options | {"recycle": {"width": 1}})
+        outpace.load(model("tiny"), drafter="hybrid", drafter_options=options | {"recycle": {"width": 1}})
 
 
 @pytest.mark.parametrize(

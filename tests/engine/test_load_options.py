@@ -26,11 +26,15 @@ from outpace.drafters.common.heads import SHIPPED
         ({"controller": "never"}, "controller must be one of auto, fixed"),
         ({"drafter": "lookup,,none"}, "drafter must name"),
         ({"drafter": ["lookup", "lookup"]}, "drafter must name"),
-        ({"drafter": "lookup", "drafter_options": {"medusa": {"heads": "x"}}}, "options for the drafter 'medusa'"),
+        (
+            {"drafter": "lookup", "drafter_options": {"medusa": {"heads": "x"}}},
+            "heads belongs to the drafter 'medusa', but lookup is used",
+        ),
         ({"drafter": "lookup", "drafter_options": {"lookup": {"minimum": 2}}}, "no option 'minimum'"),
         ({"drafter": "lookup", "drafter_options": {"lookup": {"min_match": "2"}}}, "type int for 'min_match'"),
         ({"rule_options": {"match": {"epsilon": 0.1}}}, "'match' has no options"),
         ({"rule_options": {"typical": {"epsilon": "x"}}}, "type float for 'epsilon'"),
+        ({"options": {"lookup": {"min_match": 2}}}, "a drafter's own are drafter_options"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(changes, words):
@@ -101,10 +105,10 @@ def test_a_hybrid_without_a_draft_model(capsys):
 
 def test_a_rule_takes_options_for_one_request():
     """The lower the threshold of typical acceptance, the more is accepted."""
-    engine = load(model(), drafter="low_bit", gamma=3, accept="typical", controller="fixed")
+    engine = load(model(), model("tiny-draft"), gamma=3, accept="typical")
     params = SamplingParams(temperature=1.5, seed=1, max_tokens=60, ignore_eos=True)
     strict = engine.generate("def f(", params, rule_options={"epsilon": 1.0, "delta": 1.0})
     loose = engine.generate("def f(", params, rule_options={"epsilon": 1e-9, "delta": 1e-9})
-    assert (strict.report.alpha or 0) < 0.9 and loose.report.alpha == 1.0
+    assert (strict.report.alpha or 0) < 1 and loose.report.alpha == 1.0
     with pytest.raises(ParameterError, match="no option 'eps'"):
         engine.generate("def f(", rule_options={"eps": 1.0})

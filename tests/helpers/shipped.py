@@ -42,15 +42,15 @@ def new_engine(
     context: int | None = None,
     draft_context: int | None = None,
     end_tokens: Collection[int] | None = None,
-    options: Mapping[str, Mapping[str, object]] | None = None,
+    drafter_options: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Engine:
     """``drafter`` "own": the target drafts for itself. Lookup drafts after a match of one token already, so that
     every prompt drafts something. No controller, so that counts are the same every time."""
     target = model("tiny", context, backend)
     if end_tokens is not None:
         target = dataclasses.replace(target, end_tokens=frozenset(end_tokens))
-    if drafter == "lookup" and options is None:
-        options = {"lookup": {"min_match": 1}}
+    if drafter == "lookup" and drafter_options is None:
+        drafter_options = {"lookup": {"min_match": 1}}
     draft = {"draft_model": "tiny-draft", "own": "tiny"}.get(drafter)
     return load(
         target,
@@ -59,7 +59,7 @@ def new_engine(
         controller="fixed",
         accept=accept,
         max_batch=max_batch,
-        drafter_options=options,
+        drafter_options=drafter_options,
     )
 
 

@@ -56,8 +56,8 @@ def test_keys_are_compared_in_constant_time(app, monkeypatch):
 def test_tenants_are_told_apart_and_keep_their_keys(monkeypatch):
     """Requests of different keys share no cached beginnings; the engine never learns a key."""
     engine, seen = new_engine(), []
-    opened = engine.open
-    monkeypatch.setattr(engine, "open", lambda *args, **more: seen.append(more["tenant"]) or opened(*args, **more))
+    opened = engine.stream
+    monkeypatch.setattr(engine, "stream", lambda *args, **more: seen.append(more["tenant"]) or opened(*args, **more))
     with TestClient(create_app(engine, Settings(keys=("one", "two")))) as client:
         for key in ("one", "two", "one"):
             client.post("/v1/completions", json=BODY, headers={"authorization": f"Bearer {key}"})

@@ -79,8 +79,10 @@ def calling():
 
 def test_the_template_sees_tools_and_calls(calling, monkeypatch):
     seen = []
-    opened = calling.engine.open
-    monkeypatch.setattr(calling.engine, "open", lambda prompt, *a, **m: seen.append(prompt) or opened(prompt, *a, **m))
+    opened = calling.engine.stream
+    monkeypatch.setattr(
+        calling.engine, "stream", lambda prompt, *a, **m: seen.append(prompt) or opened(prompt, *a, **m)
+    )
     body = {"messages": HISTORY, "max_tokens": 1}
     for more in (
         {"tools": [TOOL]},

@@ -72,17 +72,24 @@ def add_load_flags(group: argparse._ArgumentGroup, names: Sequence[str] = ()) ->
     from ..core.load_options import LoadOptions
 
     hints = get_type_hints(LoadOptions)
-    known = {"drafter": ": " + ", ".join(drafters.names()), "accept": ": " + ", ".join(verify.names())}
     for field in fields(LoadOptions):
         told = field.metadata
         if not told or (names and field.name not in names):
             continue
-        flag, about = f"--{field.name}".replace("_", "-"), told["help"] + known.get(field.name, "")
+        flag, about = f"--{field.name}".replace("_", "-"), told["help"]
+        if field.name == "drafter":
+            about += f": {', '.join(drafters.names())}"
         if hints[field.name] is bool:
             group.add_argument(flag, action="store_true", default=None, help=about)
         else:
             kind = int if hints[field.name] == (int | None) else str
-            group.add_argument(flag, type=kind, metavar=told["metavar"], choices=told["choices"], help=about)
+            group.add_argument(
+                flag,
+                type=kind,
+                metavar=told["metavar"],
+                help=about,
+                choices=verify.names() if field.name == "accept" else told["choices"],
+            )
 
 
 def catalogue_draft(target: str) -> str | None:

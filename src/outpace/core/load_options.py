@@ -61,7 +61,7 @@ class LoadOptions:
     controller: str = _flag(
         "auto", "auto: draft as much as pays, in every round; fixed: always as many (auto)", choices=CONTROLLERS
     )
-    accept: str = _flag("match", "acceptance rule (match)", metavar="RULE")
+    accept: str = _flag("match", "acceptance rule (match)")
     weights: str = _flag(
         "auto", "the target's weights: as in the file, or rounded (auto)", choices=WEIGHTS, models=True
     )

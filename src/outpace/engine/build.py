@@ -33,6 +33,8 @@ def load(
     ``options``, so that ``load("tiny", gamma=3)`` does. Raises ModelError, VocabularyError, CatalogueError,
     ParameterError.
     """
+    if options is not None and not isinstance(options, LoadOptions):
+        raise ParameterError(f"options must be LoadOptions, not {options!r}; a drafter's own are drafter_options")
     chosen = (options or LoadOptions()).changed(changes)
     rules = verify.rules(chosen.rule_options)
     if chosen.accept not in rules:
