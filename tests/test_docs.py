@@ -151,3 +151,30 @@ def test_a_name_that_does_not_exist_is_found() -> None:
     page = "| a | b | `outpace.core.types.Proposal` |\n| a | b | `outpace.core.types.Nothing` |\n"
     assert [exists(path) for path in names_in_code(page)] == [True, False]
     assert len(GLOSSARY) > 30
+
+
+DESIGN = (ROOT / "docs" / "DESIGN.md").read_text(encoding="utf-8")
+
+
+def missing(page: str) -> list[str]:
+    """Files, folders and classes that a page names and that do not exist. Files may lie anywhere in the package."""
+    names = re.findall(r"`([\w./]+\.py|\w+/|[A-Z]\w*[a-z]\w*(?:\.\w+)?)(?:\([\w, ]*\))?`", page)
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    found = {
+        name
+        for name in names
+        if (ROOT / name).exists()
+        or any((ROOT / "src").rglob(name.rstrip("/")))
+        or ("/" not in name and all(re.search(rf"(class|def) {part}\b", sources) for part in name.split(".")))
+    }
+    return sorted(set(names) - found)
+
+
+def test_what_the_design_names_exists() -> None:
+    assert missing(DESIGN) == []
+    assert missing("`core/none.py` `nowhere/` `Nothing` `Proposal(tokens)` `KVCache.nowhere`, `core/`") == [
+        "KVCache.nowhere",
+        "Nothing",
+        "core/none.py",
+        "nowhere/",
+    ]

@@ -39,23 +39,13 @@ def add_sampling_arguments(parser: argparse.ArgumentParser, *, max_tokens: int =
 
 def sampling_params(args: argparse.Namespace) -> SamplingParams:
     """The sampling options as parameters. Raises ParameterError on impossible values."""
+    from dataclasses import fields
+
     from ..core.types import SamplingParams
 
-    return SamplingParams(
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        seed=args.seed,
-        max_tokens=args.max_tokens,
-        stop=args.stop,
-        ignore_eos=args.ignore_eos,
-        presence_penalty=args.presence_penalty,
-        frequency_penalty=args.frequency_penalty,
-        repetition_penalty=args.repetition_penalty,
-        logit_bias=dict(args.logit_bias),
-        constraint=_constraint(args),
-    )
+    given = {one.name: getattr(args, one.name) for one in fields(SamplingParams) if hasattr(args, one.name)}
+    given |= {"logit_bias": dict(args.logit_bias), "constraint": _constraint(args)}
+    return SamplingParams(**given)
 
 
 def _constraint(args: argparse.Namespace) -> Constraint | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..core.errors import ContextError, ParameterError
@@ -124,11 +124,9 @@ def _params(body: ChatRequest | CompletionRequest, vocabulary: int) -> SamplingP
         "logit_bias": bias,
         "constraint": _constraint(body.response_format),
     }
-    for name in ("top_p", "top_k", "min_p", "stop_token_ids", "ignore_eos",
-                 "presence_penalty", "frequency_penalty", "repetition_penalty"):  # fmt: skip
-        value = getattr(body, name)
-        if value is not None:
-            given[name] = value
+    for name in (one.name for one in fields(SamplingParams)):  # the others are called alike
+        if name not in given and getattr(body, name, None) is not None:
+            given[name] = getattr(body, name)
     return SamplingParams(**given)  # type: ignore[arg-type]
 
 
