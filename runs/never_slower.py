@@ -32,7 +32,7 @@ import torch
 from outpace import SamplingParams, load
 from outpace.bench import workload
 from outpace.bench.compare import race
-from outpace.bench.simulate import Logged, Outcome, Truth, simulate
+from outpace.bench.simulate import Logged, SimulatedRun, Truth, simulate
 from outpace.catalogue import resolve
 from outpace.control.controller import AutoController
 from outpace.control.pass_costs import PassCosts, from_dict, load_pass_costs, machine, measure_passes
@@ -78,7 +78,7 @@ def mix(data: Path, each: int) -> Iterator[tuple[str, str]]:
 
 def prompts(args: argparse.Namespace) -> list[tuple[str, str]]:
     """Those of the mix, and of the built-in categories asked for."""
-    built_in = [one for one in workload.load("built-in", 3) if one.category in args.built_in.split(",")]
+    built_in = [one for one in workload.load_prompts("built-in", 3) if one.category in args.built_in.split(",")]
     return [*mix(args.data, args.each), *((f"built-in {one.category}", one.text) for one in built_in)]
 
 
@@ -158,7 +158,7 @@ def read(log: str) -> tuple[Truth, PassCosts, PassCosts, list[dict[str, Any]], d
     return Truth(target, {"draft_model": draft}, OTHER, DRAW), target, draft, entries, head
 
 
-def replayed(truth: Truth, names: Sequence[str], entry: dict[str, Any], **how: Any) -> Outcome:
+def replayed(truth: Truth, names: Sequence[str], entry: dict[str, Any], **how: Any) -> SimulatedRun:
     """A logged answer, decoded otherwise."""
     drafts = {name: Logged(**entry[name]) for name in names}
     parts = {"prompt": entry["prompt_tokens"], "limit": entry["limit"], "known": entry["known"]}

@@ -14,7 +14,7 @@ import sys
 from outpace import SamplingParams, load
 from outpace.bench import workload
 from outpace.bench.compare import compare
-from outpace.bench.session import encode
+from outpace.bench.session import prompt_ids
 from outpace.catalogue import resolve
 from outpace.runtimes.loading import load_draft, load_model
 
@@ -36,7 +36,7 @@ def main() -> int:
     params = SamplingParams(max_tokens=args.tokens, seed=1)
     near = counted = 0
     for number, prompt in enumerate(itertools.islice(prompts(), args.skip, args.runs), start=args.skip + 1):
-        found = compare(engine, encode(engine, prompt), params, repeats=1, calibrate=number == args.skip + 1)
+        found = compare(engine, prompt_ids(engine, prompt), params, repeats=1, calibrate=number == args.skip + 1)
         report = found.speculative.report
         if found.speedup is None or report.predicted_speedup is None:
             print(f"{number:3} {prompt.id:16} nothing was drafted: neither figure", flush=True)

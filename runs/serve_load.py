@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 
 from outpace.bench.provenance import provenance
-from outpace.bench.workload import load
+from outpace.bench.workload import load_prompts
 
 MODES = {"off": {"off": True}, "on": {}}
 
@@ -102,7 +102,7 @@ def summary(answers: list[Answer], seconds: float) -> dict[str, float]:
 
 async def measure(url: str, args: argparse.Namespace) -> list[dict[str, object]]:
     """All loads, each in every mode, the modes taking turns."""
-    prompts = [prompt.text for prompt in load("built-in") if prompt.category == args.category]
+    prompts = [prompt.text for prompt in load_prompts("built-in") if prompt.category == args.category]
     rows: list[dict[str, object]] = []
     loads = [("closed", float(n)) for n in args.clients] + [("open", rate) for rate in args.rates]
     limits = httpx.Limits(max_connections=None)

@@ -25,7 +25,7 @@ from train_tiny import END, read_text, windows
 
 from outpace import SamplingParams, load
 from outpace.catalogue import resolve
-from outpace.drafters.eagle.net import EagleNet, build
+from outpace.drafters.eagle.net import EagleNet, build_net
 from outpace.drafters.eagle.training import eagle_loss
 from outpace.drafters.medusa.drafter import MedusaHeads
 from outpace.drafters.medusa.training import medusa_accuracies, medusa_loss
@@ -142,8 +142,10 @@ def main() -> None:
     prompts = [target.tokenizer.decode(start.tolist()) for start in starts]
 
     def eagle(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> EagleNet:
-        return build(config, tensors, "the network", layers=target.config.layers, vocab_size=target.runtime.vocab_size,
-                     embedding=lambda: embedding, output=lambda: output)  # fmt: skip
+        return build_net(
+            config, tensors, "the network", layers=target.config.layers, vocab_size=target.runtime.vocab_size,
+            embedding=lambda: embedding, output=lambda: output,
+        )  # fmt: skip
 
     for kind in args.which or CONFIGS:
         torch.manual_seed(args.seed)

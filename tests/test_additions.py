@@ -68,7 +68,7 @@ ADDITIONS: dict[str, dict[str, str | dict[str, str]]] = {
             '        _number("presence_penalty"': '        _number("top_a", self.top_a, 0, 1)\n',
         },
         "sampling/pipeline.py": {
-            "        return Distribution(ids=ids, scores=scores, log_total=": (
+            "        if fast is None:\n            return": (
                 "        if params.top_a > 0:\n"
                 "            probs = softmax(scores)\n"
                 "            kept = np.flatnonzero(probs >= params.top_a * probs.max() ** 2)\n"

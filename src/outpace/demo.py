@@ -7,7 +7,7 @@ import statistics
 import sys
 
 from . import catalogue
-from .bench.compare import Comparison, compare, provenance
+from .bench.compare import Comparison, compare, versions
 from .commands._terminal import accept_any_text, safe_for
 from .commands.generate import comparison_table
 from .core.errors import CatalogueError
@@ -48,8 +48,8 @@ def main() -> int:
     print(f"\nThe target {names[0]} with the draft {names[1]}, temperature 0, medians of {len(prompts)} prompts:\n")
     print("  weights                  plain    speculative   gain    alpha  tokens a pass  same tokens")
     print("\n".join(rows))
-    versions = ", ".join(f"{key} {value}" for key, value in provenance().items())
-    print(f"\n[{versions}]")
+    told = ", ".join(f"{key} {value}" for key, value in versions().items())
+    print(f"\n[{told}]")
     return 0
 
 

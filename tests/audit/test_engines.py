@@ -13,7 +13,7 @@ from tests.helpers.shipped import needs_torch
 from outpace.audit import engines
 from outpace.audit.engines import checks, process
 from outpace.audit.engines import distributions as distributions
-from outpace.audit.engines.checks import Float32, Observed, canonical, first_difference, judge
+from outpace.audit.engines.checks import Float32, Observed, canonical, first_differing, judge
 from outpace.core.errors import ModelError, ParameterError, PeerError
 from outpace.files.checkpoint import open_checkpoint
 
@@ -115,15 +115,15 @@ def test_answers_that_do_not_fit_the_seeds_are_refused(fake: Path) -> None:
 
 
 def test_a_missing_environment_names_make_peers(tmp_path: Path) -> None:
-    outcome = engines.run("economize", TINY, peers=tmp_path)[0]
+    outcome = engines.audit_engine("economize", TINY, peers=tmp_path)[0]
     assert outcome.error is not None and "make peers" in outcome.error and not outcome.passed
     with pytest.raises(ParameterError, match="engine must be one of economize, llama_cpp, openvino, outpace"):
-        engines.run("nonesuch", TINY)
+        engines.audit_engine("nonesuch", TINY)
 
 
 @needs_torch
 def test_outpace_itself_passes() -> None:
-    outcomes = engines.run("outpace", TINY, modes=["lookup"], tokens=8, draws=60, weights="f32")
+    outcomes = engines.audit_engine("outpace", TINY, modes=["lookup"], tokens=8, draws=60, weights="f32")
     assert [outcome.mode for outcome in outcomes] == ["plain", "lookup"] and all(one.passed for one in outcomes)
     assert outcomes[1].against == "the float32 distribution" and outcomes[1].first is not None
     lines: list[str] = []
@@ -154,8 +154,8 @@ def test_answers_end_alike_whoever_wrote_them() -> None:
     ends = frozenset({0, 2})
     assert canonical([5, 2], ends, 4) == canonical([5], ends, 4) == canonical([5, 0, 9], ends, 4) == [5, 0]
     assert canonical([5, 6, 7, 8, 9], ends, 4) == [5, 6, 7, 8]
-    assert first_difference([1, 2, 3], [1, 2, 3]) is None
-    assert first_difference([1, 2, 3], [1, 4, 3]) == 1 and first_difference([1], [1, 2]) == 1
+    assert first_differing([1, 2, 3], [1, 2, 3]) is None
+    assert first_differing([1, 2, 3], [1, 4, 3]) == 1 and first_differing([1], [1, 2]) == 1
 
 
 def sample(rng: random.Random, skew: float = 0.0) -> distributions.Sample:

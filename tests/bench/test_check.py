@@ -68,7 +68,7 @@ def test_the_kernels_page_says_which_bars_are_met() -> None:
     about = {"date": "d", "cpu": "c", "kernels": "avx2", "threads": 2, "commit": "abc", "uncommitted_changes": False,
              "command": "x", "models": [{"name": "m"}]}  # fmt: skip
     rows = {1: 0.05, 2: 0.05, 4: 0.06, 6: 0.09, 8: 0.1, 16: 0.3}
-    text = kernels.page(
+    text = kernels.kernels_page(
         {
             "weights": {"file": {"rows": rows, "prefill": 4.0, "bytes": 1e9, "one_row": [0.05, 0.08, 0.06],
                                  "bandwidth": [25e9, 10e9, 20e9], "provenance": about}},

@@ -10,7 +10,7 @@ import pytest
 from outpace import LoadOptions
 from outpace.bench import session, workload
 from outpace.bench.contenders import MODES, Run, modes
-from outpace.bench.measure import Measurement, measure, tasks
+from outpace.bench.measure import Measurement, measure_tasks, tasks
 from outpace.bench.probe import Bandwidth
 from outpace.bench.report import html_report
 from outpace.bench.summary import EVERYTHING, rows
@@ -67,14 +67,14 @@ def test_categories_take_turns_so_that_the_first_tasks_cover_all() -> None:
 def test_contenders_take_turns_in_going_first() -> None:
     order: list[str] = []
     fakes = [Fake("plain"), Fake("x"), Fake("y")]
-    measure(empty(), fakes, tasks(pairs(3), [0.0], 1), max_tokens=4, save=None, bandwidth=small_bandwidth(),
+    measure_tasks(empty(), fakes, tasks(pairs(3), [0.0], 1), max_tokens=4, save=None, bandwidth=small_bandwidth(),
             progress=lambda line: order.append(line.split(" ")[3].rstrip(":")))  # fmt: skip
     assert order == ["plain", "x", "y", "x", "y", "plain", "y", "plain", "x"]
 
 
 def test_a_contender_that_fails_is_named_and_the_others_go_on() -> None:
     found, broken = empty(), Fake("broken", PeerError("broken: out of memory"), after=1)
-    measure(found, [Fake("plain"), broken], tasks(pairs(4), [0.0], 1), max_tokens=4, save=None,
+    measure_tasks(found, [Fake("plain"), broken], tasks(pairs(4), [0.0], 1), max_tokens=4, save=None,
             bandwidth=small_bandwidth())  # fmt: skip
     assert found.failures == [{"what": "broken", "why": "broken: out of memory"}]
     assert [run["contender"] for run in found.runs].count("plain") == 4
@@ -85,7 +85,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     file, found = tmp_path / "runs.json", empty()
     stopping = Fake("x", KeyboardInterrupt(), after=1)
     with pytest.raises(KeyboardInterrupt):
-        measure(found, [Fake("plain"), stopping], tasks(pairs(3), [0.0], 1), max_tokens=4, save=file,
+        measure_tasks(found, [Fake("plain"), stopping], tasks(pairs(3), [0.0], 1), max_tokens=4, save=file,
                 bandwidth=small_bandwidth())  # fmt: skip
     kept = Measurement.from_json(file.read_text(encoding="utf-8"))
     assert [run["contender"] for run in kept.runs] == ["plain", "x"]  # the second task began with the one that stopped
@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
 def test_a_whole_session_of_the_tiny_pair(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
-    found = session.run(plan(), file, lambda line: None)
+    found = session.run_experiment(plan(), file, lambda line: None)
     assert found.complete and not found.failures
     assert {run["contender"] for run in found.runs} == {"plain", "draft_model 3", "lookup 3"}
     assert all(run["same_as_plain"] for run in found.runs if run["contender"] != "plain")
@@ -115,7 +115,7 @@ def test_a_whole_session_of_the_tiny_pair(tmp_path: Path) -> None:
 
 def test_prompts_beyond_the_context_are_reported_and_peers_by_their_own_error() -> None:
     long = workload.Prompt("endless", "long", "word " * 5000)
-    found = session.run(plan(prompts=[PROMPTS[0], long], temperatures=[0.0], drafters=["lookup"], draft=None,
+    found = session.run_experiment(plan(prompts=[PROMPTS[0], long], temperatures=[0.0], drafters=["lookup"], draft=None,
                              peers=["llama_cpp"], peers_folder=Path("nowhere")), None, lambda line: None)  # fmt: skip
     told = {failure["what"]: failure["why"] for failure in found.failures}
     assert "context ends at 1024" in told["endless"]
@@ -133,7 +133,7 @@ def test_modes_of_peers() -> None:
 
 
 def test_an_interrupted_report_says_so() -> None:
-    found = session.run(plan(temperatures=[0.0], prompts=PROMPTS[:1]), None, lambda line: None)
+    found = session.run_experiment(plan(temperatures=[0.0], prompts=PROMPTS[:1]), None, lambda line: None)
     found.complete = False
     assert "Interrupted" in html_report(found) and facts(found)[-1].startswith("interrupted")
     assert json.loads(found.as_json())["kind"] == "outpace-bench"

@@ -25,10 +25,10 @@ def test_tuning_prompts_are_none_of_those_that_are_quoted() -> None:
 
 
 def test_limit_keeps_the_first_of_each_category() -> None:
-    kept = workload.load("built-in", 1)
+    kept = workload.load_prompts("built-in", 1)
     assert len(kept) == len(CATEGORIES) and all(p.id.endswith("-1") for p in kept)
     with pytest.raises(ParameterError, match="at least 1"):
-        workload.load("built-in", 0)
+        workload.load_prompts("built-in", 0)
 
 
 def test_long_text_repeats_itself_for_a_seed_and_has_its_length() -> None:
@@ -45,7 +45,7 @@ def test_layouts_of_others(tmp_path: Path) -> None:
         '{"id": "a", "category": "c", "text": "Own."}\n',
         encoding="utf-8",
     )
-    found = [(p.id, p.category, p.text, p.raw) for p in workload.load(str(file))]
+    found = [(p.id, p.category, p.text, p.raw) for p in workload.load_prompts(str(file))]
     assert found == [
         ("81", "writing", "Write.", False),
         ("82", "qa", "Who?", False),
@@ -59,11 +59,11 @@ def test_what_is_no_prompt_is_named_with_its_line(tmp_path: Path, line: str) -> 
     file = tmp_path / "p.jsonl"
     file.write_text(f'{{"text": "fine"}}\n{line}\n', encoding="utf-8")
     with pytest.raises(ParameterError, match="line 2"):
-        workload.load(str(file))
+        workload.load_prompts(str(file))
 
 
 def test_a_text_file_is_one_prompt(tmp_path: Path) -> None:
     (tmp_path / "poem.txt").write_text("Roses", encoding="utf-8")
-    assert [p.text for p in workload.load(str(tmp_path / "poem.txt"))] == ["Roses"]
+    assert [p.text for p in workload.load_prompts(str(tmp_path / "poem.txt"))] == ["Roses"]
     with pytest.raises(ParameterError, match="cannot be read"):
-        workload.load(str(tmp_path / "missing.txt"))
+        workload.load_prompts(str(tmp_path / "missing.txt"))

@@ -13,7 +13,7 @@ from tests.helpers.toys import session
 from outpace import SamplingParams, load
 from outpace.bench.simulate import Logged, Truth, by_chance, simulate, speedup
 from outpace.control.acceptance import Acceptance, Prior
-from outpace.control.allocation import Candidate, allocate, plain
+from outpace.control.allocation import Candidate, allocate, without_drafts
 from outpace.control.controller import AutoController
 from outpace.control.cost_model import CostModel
 from outpace.control.drift import LinearFit, SpeedDrift
@@ -176,7 +176,7 @@ def test_a_batch_shares_one_budget_by_what_each_gains():
 def test_what_a_session_drafts_in_any_case_is_counted():
     found = allocate([candidate(0.1, least=4), candidate(0.9)], cost_model())
     assert found.nodes[0] == 4 and found.seconds > allocate([candidate(0.1), candidate(0.9)], cost_model()).seconds
-    assert plain([candidate(0.9)], cost_model()).nodes == [0]
+    assert without_drafts([candidate(0.9)], cost_model()).nodes == [0]
 
 
 # Decisions

@@ -16,7 +16,7 @@ from outpace.commands.serve import bind
 from outpace.engine.engine import Engine
 from outpace.serve.app import create_app
 from outpace.serve.connections import server as http_server
-from outpace.serve.settings import Settings
+from outpace.serve.settings import ServerSettings
 
 MODEL = "tiny"
 
@@ -57,9 +57,9 @@ class Live:
 
 @contextlib.contextmanager
 def serving(engine: Engine, **settings: object) -> Iterator[Live]:
-    """Serve an engine; ``settings`` are fields of Settings."""
+    """Serve an engine; ``settings`` are fields of ServerSettings."""
     listener = bind("127.0.0.1", 0)
-    chosen = Settings(**{"model": MODEL, **settings})  # type: ignore[arg-type]
+    chosen = ServerSettings(**{"model": MODEL, **settings})  # type: ignore[arg-type]
     # This machine may stand still for a minute.
     server = http_server(create_app(engine, chosen), chosen, listener, timeout_keep_alive=600)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

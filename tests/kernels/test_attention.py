@@ -8,7 +8,7 @@ import pytest
 from outpace.core.bf16 import from_bf16, to_bf16
 from outpace.core.types import softmax
 from outpace.kernels.native import available, open_library
-from outpace.kernels.passes import SlotRows, attention
+from outpace.kernels.passes import SlotRows, attention_alone
 
 pytestmark = pytest.mark.skipif(not available(), reason="the C kernels are not built")
 NAN, INF = 0x7FC0, 0x7F80  # bfloat16
@@ -74,10 +74,10 @@ def test_equals_its_definition_and_its_chains(variant, dtype, dim):
         for length, rows, tree in ROWS:
             slot = make_slot(rng, length, rows, tree, kv_heads, dim, dtype)
             queries = rng.standard_normal((rows, heads, dim), dtype=np.float32)
-            out = attention(library, queries, [slot], 1, kv_heads, 2)
+            out = attention_alone(library, queries, [slot], 1, kv_heads, 2)
             np.testing.assert_allclose(out, by_definition(queries, slot, 1), rtol=1e-5, atol=1e-5)
             for row in range(0, rows, 9):
-                alone = attention(library, queries[row : row + 1], [chain_to(slot, row)], 1, kv_heads, 1)
+                alone = attention_alone(library, queries[row : row + 1], [chain_to(slot, row)], 1, kv_heads, 1)
                 assert np.array_equal(alone[0], out[row])
 
 
@@ -88,15 +88,15 @@ def test_threads_and_neighbours_change_no_bit():
     slots.insert(2, make_slot(rng, 20, 3, False, 2, 64))
     slots[2].keys.fill(NAN)
     queries = rng.standard_normal((sum(slot.rows for slot in slots), 6, 64), dtype=np.float32)
-    together = attention(library, queries, slots, 0, 2, 1)
+    together = attention_alone(library, queries, slots, 0, 2, 1)
     for threads in (2, 3, 5):
-        assert np.array_equal(attention(library, queries, slots, 0, 2, threads), together, equal_nan=True)
+        assert np.array_equal(attention_alone(library, queries, slots, 0, 2, threads), together, equal_nan=True)
     first = 0
     for number, slot in enumerate(slots):
         rows = slice(first, first + slot.rows)
         first += slot.rows
         if number != 2:
-            assert np.array_equal(attention(library, queries[rows], [slot], 0, 2, 2), together[rows])
+            assert np.array_equal(attention_alone(library, queries[rows], [slot], 0, 2, 2), together[rows])
     assert int(np.isnan(together).sum()) == 3 * 6 * 64
 
 
@@ -105,9 +105,9 @@ def test_later_rows_of_the_same_slot_are_not_looked_at():
     library = open_library()
     slot = make_slot(rng, 40, 12, False, 1, 32)
     queries = rng.standard_normal((12, 4, 32), dtype=np.float32)
-    before = attention(library, queries, [slot], 0, 1, 1)
+    before = attention_alone(library, queries, [slot], 0, 1, 1)
     slot.keys[:, :, 46:], slot.values[:, :, 46:] = NAN, INF
-    after = attention(library, queries, [slot], 0, 1, 1)
+    after = attention_alone(library, queries, [slot], 0, 1, 1)
     assert np.array_equal(after[:6], before[:6]) and np.isnan(after[6:]).all()
 
 
@@ -116,5 +116,5 @@ def test_large_scores_do_not_overflow():
     keys = np.zeros((1, 1, 50, 16), dtype=np.float32)
     values = np.arange(50, dtype=np.float32).repeat(16).reshape(1, 1, 50, 16)
     keys[0, 0, 37] = 100.0
-    out = attention(library, np.full((1, 1, 16), 100, dtype=np.float32), [SlotRows(1, keys, values, 49)], 0, 1, 1)
+    out = attention_alone(library, np.full((1, 1, 16), 100, dtype=np.float32), [SlotRows(1, keys, values, 49)], 0, 1, 1)
     assert np.array_equal(out, np.full((1, 16), 37))

@@ -14,7 +14,7 @@ from outpace.core.bf16 import to_bf16
 from outpace.kernels import build, native
 from outpace.kernels.linear import matmul, pack, pack_float, unpack
 from outpace.kernels.native import Library, available, missing_notice, open_library
-from outpace.kernels.passes import SlotRows, attention
+from outpace.kernels.passes import SlotRows, attention_alone
 from outpace.kernels.sampling import NoiseKey, Sampler
 from outpace.runtimes.native import _SCALES
 
@@ -71,7 +71,7 @@ def _everything(library):
         if dtype == "bfloat16":
             keys, values = to_bf16(keys), to_bf16(values)
         slots = [SlotRows(5, keys, values, 19, [-1, 0, 0, 1, 2])]
-        found.append((f"attention, {dtype}", attention(library, draw(5, 4, 16), slots, 0, 2, 2)))
+        found.append((f"attention, {dtype}", attention_alone(library, draw(5, 4, 16), slots, 0, 2, 2)))
     sampler, logits, key = Sampler(library), 4 * draw(1003), NoiseKey(7, 11, 2, 1)
     probs = sampler.softmax(logits, 0.7)
     found += [("softmax", probs), ("noise", sampler.gumbel(key, 50)), ("top_k", sampler.top_k(logits, 40))]

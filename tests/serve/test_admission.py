@@ -33,9 +33,7 @@ def test_giants_keep_nobody_waiting_and_leave_no_memory():
                 answer = connection.getresponse()
                 return answer.status, json.loads(answer.read())
 
-        with ThreadPoolExecutor(10) as pool:
-            list(pool.map(post, [{"prompt": "def f(", "max_tokens": 1}] * 30))
-            before = psutil.Process(running.pid).memory_info().rss
+        def attack_with_giants(pool):
             for name, giant in GIANTS.items():
                 attack = [pool.submit(post, giant) for _ in range(10 if name != "messages" else 3)]
                 time.sleep(0.1)
@@ -45,7 +43,16 @@ def test_giants_keep_nobody_waiting_and_leave_no_memory():
                 for status, answer in [future.result() for future in attack]:
                     assert status == 400, (name, answer)
                     assert answer["error"]["code"] == "context_length_exceeded" or name == "prediction", (name, answer)
-        assert psutil.Process(running.pid).memory_info().rss < 1.05 * before
+
+        with ThreadPoolExecutor(10) as pool:
+            list(pool.map(post, [{"prompt": "def f(", "max_tokens": 1}] * 30))
+            sizes = [psutil.Process(running.pid).memory_info().rss]
+            for _ in range(2):
+                attack_with_giants(pool)
+                sizes.append(psutil.Process(running.pid).memory_info().rss)
+        quiet, once, twice = sizes
+        assert once - quiet < 20 << 20  # bytes: the allocator keeps some of it, once
+        assert twice < 1.05 * once
 
 
 @pytest.mark.parametrize("text", ["a b " * 5000, "a" * 20000, "\n" * 20000, "\u6771" * 20000, "\U0001f642" * 9000, ""])

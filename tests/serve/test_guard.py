@@ -10,7 +10,7 @@ from tests.helpers.shipped import new_engine
 from outpace.commands.serve import bind, is_loopback, read_keys
 from outpace.core.errors import ParameterError
 from outpace.serve.app import create_app
-from outpace.serve.settings import Settings
+from outpace.serve.settings import ServerSettings
 
 BODY = {"prompt": "x", "max_tokens": 1}
 
@@ -18,7 +18,7 @@ BODY = {"prompt": "x", "max_tokens": 1}
 @pytest.fixture(scope="module")
 def app():
     """One application for keys, hosts and sizes."""
-    settings = Settings(keys=("sesame", "open-up"), hosts=("localhost", "[::1]"), most_body=2000)
+    settings = ServerSettings(keys=("sesame", "open-up"), hosts=("localhost", "[::1]"), most_body=2000)
     with TestClient(create_app(new_engine(), settings), base_url="http://localhost:8000") as client:
         yield client
 
@@ -58,7 +58,7 @@ def test_tenants_are_told_apart_and_keep_their_keys(monkeypatch):
     engine, seen = new_engine(), []
     opened = engine.stream
     monkeypatch.setattr(engine, "stream", lambda *args, **more: seen.append(more["tenant"]) or opened(*args, **more))
-    with TestClient(create_app(engine, Settings(keys=("one", "two")))) as client:
+    with TestClient(create_app(engine, ServerSettings(keys=("one", "two")))) as client:
         for key in ("one", "two", "one"):
             client.post("/v1/completions", json=BODY, headers={"authorization": f"Bearer {key}"})
     assert seen[0] == seen[2] != seen[1] and not {"one", "two"} & set(seen)
@@ -132,7 +132,7 @@ def test_key_files(tmp_path):
 )
 def test_impossible_settings(wrong):
     with pytest.raises(ParameterError):
-        Settings(**wrong)
+        ServerSettings(**wrong)
 
 
 def test_small_events_are_sent_at_once():

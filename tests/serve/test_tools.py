@@ -11,7 +11,7 @@ from tests.helpers.shipped import model
 
 from outpace.engine.build import load
 from outpace.serve.app import create_app
-from outpace.serve.settings import Settings
+from outpace.serve.settings import ServerSettings
 from outpace.serve.tools import CallReader
 
 ONE = '<tool_call>\n{"name": "look", "arguments": {"where": "東京", "n": 1}}\n</tool_call>'
@@ -72,7 +72,7 @@ HISTORY = [
 def calling():
     """The tiny model behind a template that takes tools; its prompts are kept."""
     engine = load(dataclasses.replace(model("tiny"), chat_template=TEMPLATE), drafter="lookup")
-    with TestClient(create_app(engine, Settings(model="tiny"))) as client:
+    with TestClient(create_app(engine, ServerSettings(model="tiny"))) as client:
         client.engine = engine
         yield client
 

@@ -6,6 +6,6 @@ True
 """
 
 from .checks import SECTIONS, Check, Options
-from .run import run
+from .run import run_audit
 
-__all__ = ["SECTIONS", "Check", "Options", "run"]
+__all__ = ["SECTIONS", "Check", "Options", "run_audit"]

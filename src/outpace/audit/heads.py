@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..drafters.eagle.net import EagleNet, build
+from ..drafters.eagle.net import EagleNet, build_net
 from ..drafters.medusa.drafter import MedusaHeads
 
 _DIM = 4  # of the one attention head
@@ -30,7 +30,7 @@ def toy_medusa(vocab_size: int, heads: int = 3) -> MedusaHeads:
 def toy_eagle(vocab_size: int, third: bool = False, draft_vocab: int | None = None) -> EagleNet:
     """A network over features as wide as the vocabulary: EAGLE 1, or ``third`` with a head over ``draft_vocab``."""
     settings, tensors = toy_checkpoint(vocab_size, third, draft_vocab)
-    return build(settings, tensors, "the toy network", layers=None, vocab_size=vocab_size,
+    return build_net(settings, tensors, "the toy network", layers=None, vocab_size=vocab_size,
                  embedding=lambda: torch.empty(0, 0), output=lambda: torch.empty(0, 0))  # fmt: skip
 
 

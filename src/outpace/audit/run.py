@@ -16,7 +16,7 @@ _MODULES = {"exact": "enumerated", "broken": "caught"}  # those not named like t
 _ON_MODELS = {"equality", "statistical", "soak"}
 
 
-def run(options: Options) -> Iterator[Check]:
+def run_audit(options: Options) -> Iterator[Check]:
     """The checks of the sections asked for, as they are done. A section that raises is a failed check.
     Raises ParameterError for an unknown section."""
     for section in options.sections:

@@ -98,7 +98,7 @@ def table(found: Sequence[Change]) -> str:
     return aligned(rows)
 
 
-def measure(tree: Path, arguments: Sequence[str]) -> dict[str, float]:
+def measure_tree(tree: Path, arguments: Sequence[str]) -> dict[str, float]:
     """One run in a work tree, in a process of its own. Raises OutpaceError with what the process said."""
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": arguments[3]}
     done = subprocess.run([sys.executable, "-c", _PROBE, *arguments], capture_output=True, text=True,
@@ -144,7 +144,7 @@ def main() -> int:
             runs: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
             for turn in range(args.repeat):
                 for place in (0, 1) if turn % 2 == 0 else (1, 0):
-                    runs[place].append(measure(trees[place], arguments))
+                    runs[place].append(measure_tree(trees[place], arguments))
                 print(f"pair {turn + 1} of {args.repeat}", file=sys.stderr, flush=True)
         except OutpaceError as error:
             print(f"outpace: error: {error}", file=sys.stderr)

@@ -62,7 +62,7 @@ class Comparison:
             "text": self.speculative.text,
             "token_ids": self.speculative.token_ids,
             "finish_reason": self.speculative.finish_reason,
-            "provenance": provenance(),
+            "provenance": versions(),
         }
 
 
@@ -169,7 +169,7 @@ def _median(runs: list[Result]) -> Result:
     return sorted(runs, key=_speed)[(len(runs) - 1) // 2]
 
 
-def provenance(threads: int | None = None) -> dict[str, object]:
+def versions(threads: int | None = None) -> dict[str, object]:
     """What a figure depends on besides the code's input. ``threads``: of the passes; None: the default."""
     return {
         "outpace": __version__,

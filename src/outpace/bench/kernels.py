@@ -37,7 +37,7 @@ _SECONDS = 1.0  # of measuring passes, for each repeat
 DRAFT_BAR = 0.28  # a draft step / a one-row pass of the file's own weights, at most
 
 
-def measure(model: LoadedModel, repeats: int) -> dict[str, Any]:
+def measure_model(model: LoadedModel, repeats: int) -> dict[str, Any]:
     """Seconds of passes behind 512 entries, of one row in turns with the reading of memory, and of a prompt of 512
     tokens."""
     rows = measure_passes(model.runtime, rows=ROWS, cached=CACHED, limit_seconds=repeats * _SECONDS).by_rows
@@ -95,7 +95,7 @@ def _plain(model: LoadedModel, prompt: list[int], tokens: int) -> tuple[float, f
     return first, (tokens - 1) / (perf_counter() - start)
 
 
-def page(results: Mapping[str, Any]) -> str:
+def kernels_page(results: Mapping[str, Any]) -> str:
     """The figures as Markdown, each beside its bar."""
     parts = [("# What a pass costs\n\nWritten by `make bench-kernels`; every section says where it was measured. "
              f"Passes are behind {CACHED} cached tokens, medians of interleaved passes. {GAINS}\n")]  # fmt: skip
@@ -166,11 +166,11 @@ def main() -> int:
             finally:  # what was measured is kept, whatever became of the rest
                 if path:
                     write_atomically(path, json.dumps(results, indent=1))
-                    write_atomically(path.with_suffix(".md"), page(results))
+                    write_atomically(path.with_suffix(".md"), kernels_page(results))
     except OutpaceError as error:
         print(f"outpace: error: {error}", file=sys.stderr)
         return 1
-    print(page(results))
+    print(kernels_page(results))
     return 0
 
 
@@ -178,7 +178,7 @@ def _one(args: argparse.Namespace, weights: str, parts: list[str], results: dict
     model = load_model(resolve(args.target), weights=weights, threads=args.threads)
     if "rows" in parts:
         print(f"measuring {model.name}, weights {weights} ...", file=sys.stderr, flush=True)
-        results.setdefault("weights", {})[weights] = measure(model, args.repeat)
+        results.setdefault("weights", {})[weights] = measure_model(model, args.repeat)
     if "speculation" in parts or (weights == "file" and {"draft", "peers"} & set(parts)):
         draft = load_draft(resolve(args.draft), threads=args.threads)
         if "speculation" in parts:

@@ -87,7 +87,7 @@ def tasks(prompts: Sequence[tuple[Prompt, Sequence[int]]], temperatures: Sequenc
     return [Task(p, ids, t, r) for r in range(repeats) for p, ids in turns for t in temperatures]
 
 
-def measure(
+def measure_tasks(
     measurement: Measurement,
     contenders: Sequence[Contender],
     work: Sequence[Task],

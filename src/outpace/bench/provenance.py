@@ -20,7 +20,7 @@ from ..catalogue import cache_dir
 from ..control.pass_costs import cpu_name
 from ..kernels.native import available
 from ..runtimes.loading import LoadedModel
-from .compare import provenance as versions
+from .compare import versions
 
 PACKAGE = Path(__file__).parents[1]
 

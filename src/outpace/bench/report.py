@@ -13,9 +13,9 @@ from .tables import HEAD, called, cells, facts
 
 _PAGE = """
 :root { color-scheme: light dark; --ink: #24292f; --soft: #59636e; --ground: #ffffff; --line: #d4d9df;
-  --raised: #f5f7f9; --stood: #cfe8fa; --own: #fbe3cf; --extra: #d9f0e4; }
+  --raised: #f5f7f9; --accepted: #cfe8fa; --own: #fbe3cf; --extra: #d9f0e4; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e2e6ea; --soft: #9aa4af; --ground: #171b21; --line: #333a44;
-  --raised: #1f252d; --stood: #1d4465; --own: #5c3a1b; --extra: #1d4a38; } }
+  --raised: #1f252d; --accepted: #1d4465; --own: #5c3a1b; --extra: #1d4a38; } }
 body { margin: 0 auto; max-width: 1280px; padding: 2rem 1.5rem 4rem; background: var(--ground); color: var(--ink);
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.7rem; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; }
@@ -29,7 +29,7 @@ figure { margin: 0; break-inside: avoid; } figure svg { width: 100%; } .plots .b
 .tokens { white-space: pre-wrap; font: 13px/1.75 ui-monospace, monospace; background: var(--raised);
   padding: 1rem; border-radius: 6px; overflow-wrap: anywhere; }
 .tokens span, .key span { border-radius: 3px; padding: .08rem 0; border: 1px solid transparent; }
-.stood { background: var(--stood); } .correction { background: var(--own); } .bonus { background: var(--extra); }
+.accepted { background: var(--accepted); } .correction { background: var(--own); } .bonus { background: var(--extra); }
 .plain-token { background: none; } .key { max-width: none; }
 .key span { display: inline-block; padding: .1rem .5rem; margin: 0 .6rem .3rem 0; }
 .cards { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.2rem 0; }
@@ -40,8 +40,12 @@ figure { margin: 0; break-inside: avoid; } figure svg { width: 100%; } .plots .b
   .plots { grid-template-columns: 1fr 1fr; gap: .6rem; } h1 { font-size: 1.3rem; }
   .tokens span { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
-_KEY = (("stood", "a draft that stood"), ("correction", "the target's own, where a draft was refused"),
-        ("bonus", "the target's own, after all drafts stood"), ("plain-token", "nothing was drafted"))  # fmt: skip
+_KEY = (
+    ("accepted", "an accepted draft"),
+    ("correction", "the target's own, where a draft was rejected"),
+    ("bonus", "the target's own, after all drafts were accepted"),
+    ("plain-token", "nothing was drafted"),
+)
 
 
 def html_report(measurement: Measurement) -> str:
@@ -117,16 +121,16 @@ def _depths(measurement: Measurement) -> str:
     series = []
     for name in contender_names(measurement):
         counted = acceptance_by_depth(run for run in measurement.runs if run["contender"] == name)
-        points = [(float(depth), stood / tested) for depth, stood, tested in counted if tested >= 5]
-        notes = [f"{name}, depth {depth}: {stood} of {tested}" for depth, stood, tested in counted if tested >= 5]
+        points = [(float(depth), accepted / tested) for depth, accepted, tested in counted if tested >= 5]
+        notes = [f"{name}, depth {depth}: {accepted} of {tested}" for depth, accepted, tested in counted if tested >= 5]
         if points:
             series.append(Series(name, points, marks=True, notes=notes))
     if not series:
         return ""
     chart = line_chart(series, title="Acceptance by depth", x_label="place of the draft in its round",
-                       y_label="share that stood", size=(520, 330), whole_x=True,
+                       y_label="acceptance rate", size=(520, 330), whole_x=True,
                        colours=_colours(measurement))  # fmt: skip
-    return _figure(chart, "Of the drafts tested at a place (those before it had stood), how many stood. "
+    return _figure(chart, "Of the drafts tested at a depth (those before it were accepted), how many were accepted. "
                    "Places tested fewer than 5 times are left out.")  # fmt: skip
 
 
@@ -216,7 +220,7 @@ def _tokens(measurement: Measurement) -> list[str]:
     key = "".join(f'<span class="{name}">{escape(text)}</span>' for name, text in _KEY)
     spans = []
     for piece, origin in zip(sample["pieces"], sample["origins"], strict=False):
-        kind = {"correction": "correction", "bonus": "bonus", "plain": "plain-token"}.get(origin, "stood")
+        kind = {"correction": "correction", "bonus": "bonus", "plain": "plain-token"}.get(origin, "accepted")
         spans.append(f'<span class="{kind}" title="{escape(origin)}">{escape(piece)}</span>')
     about = f"{sample['prompt']}, {sample['contender']}, temperature {sample['temperature']:g}"
     return [(f"<h2>One answer, token by token</h2><p class=soft>{escape(about)}</p><p class=key>{key}</p>"

@@ -17,7 +17,7 @@ from ..runtimes.loading import LoadedModel
 from ..text.detokenizer import StreamDecoder
 from . import workload
 from .contenders import Contender, Mode, Other, Ours, modes
-from .measure import PLAIN, Measurement, measure, tasks
+from .measure import PLAIN, Measurement, measure_tasks, tasks
 from .probe import Bandwidth
 from .provenance import provenance
 
@@ -47,7 +47,7 @@ class Experiment:
     peers_folder: Path = Path(".peers")
 
 
-def run(plan: Experiment, save: Path | None, say: Say) -> Measurement:
+def run_experiment(plan: Experiment, save: Path | None, say: Say) -> Measurement:
     """Carry out the plan. Ctrl-C ends it early; what was measured by then is returned, and marked incomplete. ``save``:
     where what there is so far is written after each task; writing the whole is the caller's."""
     models = [plan.target, *([plan.draft] if plan.draft else [])]
@@ -68,7 +68,7 @@ def _run(plan: Experiment, measurement: Measurement, save: Path | None, say: Say
     engine, ours = contenders(plan)
     prompts = []
     for prompt in plan.prompts:
-        ids = encode(engine, prompt)
+        ids = prompt_ids(engine, prompt)
         if len(ids) >= plan.target.runtime.context:
             why = f"{len(ids)} tokens, and the model's context ends at {plan.target.runtime.context}"
             measurement.failures.append({"what": prompt.id, "why": why})
@@ -85,7 +85,7 @@ def _run(plan: Experiment, measurement: Measurement, save: Path | None, say: Say
     work = tasks(prompts, plan.temperatures, plan.repeats)
     common: dict[str, Any] = {"max_tokens": plan.max_tokens, "save": save, "bandwidth": bandwidth, "progress": say}
     if not plan.peers or len(ours) > 1:
-        measure(measurement, ours, work, decode=lambda ids: pieces(plan.target, ids), **common)
+        measure_tasks(measurement, ours, work, decode=lambda ids: pieces(plan.target, ids), **common)
     beside: list[Contender] = [*ours[:1], *ours[-1:]] if len(ours) > 1 else list(ours)
     for name in plan.peers:
         for mode in _chosen(plan, name, engine, measurement, say):
@@ -97,7 +97,7 @@ def _run(plan: Experiment, measurement: Measurement, save: Path | None, say: Say
             try:
                 if work:
                     other.run(work[0].ids[:64], 8, 0.0, 0)
-                measure(measurement, [*beside, other], work, block=other.name, **common)
+                measure_tasks(measurement, [*beside, other], work, block=other.name, **common)
             except PeerError as error:
                 measurement.failures.append({"what": other.name, "why": str(error)})
             finally:
@@ -125,7 +125,7 @@ def contenders(plan: Experiment) -> tuple[Engine, list[Contender]]:
     return engine, found
 
 
-def encode(engine: Engine, prompt: workload.Prompt) -> list[int]:
+def prompt_ids(engine: Engine, prompt: workload.Prompt) -> list[int]:
     """The prompt's token ids: a user's message where the model has a chat template."""
     chat = engine.target.chat_template and not prompt.raw
     text: Prompt = [{"role": "user", "content": prompt.text}] if chat else prompt.text
@@ -162,7 +162,7 @@ def _chosen(plan: Experiment, name: str, engine: Engine, measurement: Measuremen
             continue
         try:
             for prompt in workload.tuning():
-                ids = encode(engine, prompt)
+                ids = prompt_ids(engine, prompt)
                 other.run(ids, 8, 0.0, 0)
                 speed = other.run(ids, TUNING_TOKENS, 0.0, 0).tokens_per_second or 0.0
                 say(f"tuning {other.name} on {prompt.id}: {speed:.1f} tok/s")

@@ -42,10 +42,10 @@ def by_chance(alphas: float | Sequence[float], seed: int = 0) -> Draft:
     rng = random.Random(seed)
 
     def draft(position: int, allowed: int) -> tuple[int, int]:
-        stood = 0
-        while stood < allowed and rng.random() < chances[min(stood, len(chances) - 1)]:
-            stood += 1
-        return allowed, stood
+        accepted = 0
+        while accepted < allowed and rng.random() < chances[min(accepted, len(chances) - 1)]:
+            accepted += 1
+        return allowed, accepted
 
     return draft
 
@@ -53,16 +53,16 @@ def by_chance(alphas: float | Sequence[float], seed: int = 0) -> Draft:
 @dataclass(frozen=True)
 class Logged:
     """A log of one answer: at each position, how many nodes were proposed when many were allowed, and how many of
-    them stood. Exact for a drafter whose proposals at a position do not depend on gamma, under ``match``.
+    them accepted. Exact for a drafter whose proposals at a position do not depend on gamma, under ``match``.
     ``chances``: at each position its own forecast, of a drafter that has one."""
 
     proposed: Sequence[int]
-    stood: Sequence[int]
+    accepted: Sequence[int]
     chances: Sequence[Sequence[float]] = ()
 
     def __call__(self, position: int, allowed: int) -> tuple[int, int]:
         made = min(allowed, self.proposed[position])
-        return made, min(made, self.stood[position])
+        return made, min(made, self.accepted[position])
 
     @property
     def forecast(self) -> Callable[[Session, int], list[float]] | None:
@@ -98,7 +98,7 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedRun:
     """One answer. Seconds: the whole request, and until its first token."""
 
     tokens: int
@@ -127,7 +127,7 @@ def simulate(
     limit: int | None = None,
     number: int = 0,
     noise: Callable[[], float] = lambda: 1.0,
-) -> Outcome:
+) -> SimulatedRun:
     """Decode an answer of ``tokens`` tokens behind a prompt of ``prompt``, with ``gamma`` nodes a round, or as many
     of these as ``controller`` decides. ``known``: tokens of the prompt that nobody needs to read any more. ``limit``:
     tokens the answer was allowed. ``number``: the session's. ``noise``: a factor for the seconds of each part of a
@@ -157,28 +157,28 @@ def simulate(
         if controller is not None:
             [allowed] = controller.budgets([session], [allowed])
         name = session.draft.drafter_name
-        made, stood = drafts[name](position, allowed) if allowed else (0, 0)
+        made, accepted = drafts[name](position, allowed) if allowed else (0, 0)
         drafting = reading = 0.0
         if allowed:
             reading = truth.reading(name, text - read[name]) * noise()
             drafting = truth.steps(name, made, text, text - read[name]) * noise()
-            read[name] = text + min(stood, max(made - 1, 0))  # nobody has read the last node
+            read[name] = text + min(accepted, max(made - 1, 0))  # nobody has read the last node
         report.seconds_draft_prefill += reading
         target = truth.target.of(1 + made, text - 1) * noise()
-        taken = min(stood + 1, tokens - report.emitted)
+        taken = min(accepted + 1, tokens - report.emitted)
         session.tokens += [0] * taken
         report.emitted += taken
         report.target_passes += 1
         report.drafted += made
-        report.accepted += min(stood, taken)
+        report.accepted += min(accepted, taken)
         seconds += reading + drafting + target + truth.other
         first = first or seconds
         nodes.append(allowed)
         if report.emitted >= tokens:
             session.finish = "length" if tokens == most else "stop"
         if controller is not None:
-            verdict = Verdict(list(range(stood)), 0, "correction" if stood < made else "bonus")
+            verdict = Verdict(list(range(accepted)), 0, "correction" if accepted < made else "bonus")
             controller.observe(
                 [session], [Proposal.chain([0] * made)], [verdict], RoundSeconds(drafting, target, 0.0, truth.other)
             )
-    return Outcome(report.emitted, report.target_passes, report.drafted, report.accepted, seconds, first, nodes)
+    return SimulatedRun(report.emitted, report.target_passes, report.drafted, report.accepted, seconds, first, nodes)

@@ -19,7 +19,7 @@ from . import workload
 from .compare import Raced, race
 from .contenders import PLAIN_MODE, Mode, Other, Ours
 from .provenance import provenance
-from .session import encode
+from .session import prompt_ids
 from .tables import markdown, verdict
 
 TEXTS = {"code": ("code",), "prose": ("chat", "creative")}  # categories of the built-in prompts
@@ -83,7 +83,7 @@ def measure_gains(target: LoadedModel, draft: LoadedModel) -> dict[str, Any]:
             gains[f"{name}, whole"] = [raced["plain"].seconds / raced[name].seconds for raced in cold]
         found["texts"][text] = {"gamma": [gamma[0], gamma[1]], "gains": gains}
     code = next(prompt for prompt in workload.built_in() if prompt.category in TEXTS["code"])
-    found["outside"] = _outside(plain, [target, draft], encode(plain, code), found["texts"]["code"]["gamma"][0])
+    found["outside"] = _outside(plain, [target, draft], prompt_ids(plain, code), found["texts"]["code"]["gamma"][0])
     return found
 
 
@@ -94,7 +94,7 @@ def _race(
     engines = {name: engine for name, (engine, _) in contenders.items()}
     gammas = {name: gamma for name, (_, gamma) in contenders.items() if gamma is not None}
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=tokens)
-    raced = race(engines, encode(engines["plain"], prompt), params, gammas)
+    raced = race(engines, prompt_ids(engines["plain"], prompt), params, gammas)
     if any(one.result.token_ids != raced["plain"].result.token_ids for one in raced.values()):
         raise OutpaceError(f"{prompt.id}: drafting says other tokens than plain decoding, which must never be; please "
                            "report it with what `outpace audit` prints")  # fmt: skip
@@ -136,9 +136,9 @@ def measure_peers(target: LoadedModel, draft: LoadedModel, threads: int, folder:
         try:
             with closing(Other(name, mode, settings, folder)) as other:
                 for contender in (ours, other):  # touches what a first answer touches
-                    contender.run(encode(ours.engine, prompts[0])[:64], 8, 0.0, 0)
+                    contender.run(prompt_ids(ours.engine, prompts[0])[:64], 8, 0.0, 0)
                 for turn, prompt in enumerate(prompts):
-                    ids, pair = encode(ours.engine, prompt), {}
+                    ids, pair = prompt_ids(ours.engine, prompt), {}
                     for contender in (ours, other) if turn % 2 else (other, ours):
                         pair[contender.name] = contender.run(ids, TOKENS, 0.0, 1).tokens_per_second
                     if all(pair.values()):

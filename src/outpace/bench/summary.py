@@ -181,9 +181,10 @@ def _roofline(
 
 
 def acceptance_by_depth(runs: Iterable[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    """(depth from 1, how often a draft stood there, how often one was tested there), from where each token came from:
-    a round is its accepted drafts and one token of the target's, a "correction" where the next draft was refused."""
-    stood: dict[int, int] = {}
+    """(depth from 1, how often a draft was accepted there, how often one was tested there), from where each token came
+    from: a round is its accepted drafts and one token of the target's, a "correction" where the next draft was
+    refused."""
+    accepted: dict[int, int] = {}
     tested: dict[int, int] = {}
     for run in runs:
         depth = 0
@@ -194,9 +195,9 @@ def acceptance_by_depth(runs: Iterable[dict[str, Any]]) -> list[tuple[int, int, 
                 depth = 0
             else:
                 depth += 1
-                stood[depth] = stood.get(depth, 0) + 1
+                accepted[depth] = accepted.get(depth, 0) + 1
                 tested[depth] = tested.get(depth, 0) + 1
-    return [(depth, stood.get(depth, 0), tested[depth]) for depth in sorted(tested)]
+    return [(depth, accepted.get(depth, 0), tested[depth]) for depth in sorted(tested)]
 
 
 def speed_over_time(runs: Iterable[dict[str, Any]], window: float) -> list[tuple[float, float]]:

@@ -25,7 +25,7 @@ class Prompt:
     raw: bool = False
 
 
-def load(source: str, limit: int | None = None) -> list[Prompt]:
+def load_prompts(source: str, limit: int | None = None) -> list[Prompt]:
     """The prompts of ``source``: "built-in", or a file; of each category at most the first ``limit``.
 
     A file is either text (one prompt) or JSON lines: Spec-Bench's (``turns`` or ``prompt``, and ``category`` or
@@ -34,7 +34,7 @@ def load(source: str, limit: int | None = None) -> list[Prompt]:
     """
     if limit is not None and limit < 1:
         raise ParameterError(f"limit must be at least 1, not {limit}")
-    prompts = built_in() if source == "built-in" else read(Path(source))
+    prompts = built_in() if source == "built-in" else read_prompts(Path(source))
     if limit is None:
         return prompts
     counted: dict[str, int] = {}
@@ -62,7 +62,7 @@ def built_in() -> list[Prompt]:
     return [Prompt(**entry) for entry in _shipped()["prompts"]] + long
 
 
-def read(path: Path) -> list[Prompt]:
+def read_prompts(path: Path) -> list[Prompt]:
     """The prompts of a file, see :func:`load`."""
     try:
         text = path.read_text(encoding="utf-8")

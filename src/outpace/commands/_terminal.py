@@ -98,7 +98,7 @@ def painted(tokenizer: Tokenizer, event: Event, safe: Callable[[str], str]) -> s
 
 
 def legend() -> str:
-    """What the colours mean, in one line: guesses that stood by their drafter, then the model's own tokens."""
+    """What the colours mean, in one line: accepted drafts by their drafter, then the target's own tokens."""
     origins = ("draft_model", "lookup", "other drafters", "correction", "bonus", "plain")
     return " · ".join(coloured(origin.replace("_", " "), origin) for origin in origins)
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json != "-":
         check_output("--json", args.json)
     from ..audit.checks import skipped
-    from ..audit.run import run as run_audit
+    from ..audit.run import run_audit
 
     if args.engine is not None:
         return _engine(args)
@@ -113,7 +113,7 @@ def _engine(args: argparse.Namespace) -> int:
 
     if args.target is None:
         raise ParameterError("--engine needs a --target, and takes a --draft")
-    outcomes = engines.run(
+    outcomes = engines.audit_engine(
         args.engine,
         resolve(args.target),
         resolve(args.draft) if args.draft else None,

@@ -87,7 +87,7 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
     temperatures = [_number(text, "--temperature", float) for text in _listed(args.temperature)]
     told = args.gammas or ("auto" if options.gamma is None else str(options.gamma))
     gammas = [None if text == "auto" else _number(text, "--gamma", int) for text in _listed(told)]
-    prompts = workload.load(args.prompts, args.limit)
+    prompts = workload.load_prompts(args.prompts, args.limit)
     if args.category:
         known = workload.categories(prompts)
         for category in _listed(args.category):
@@ -120,7 +120,7 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
         peers_folder=Path(args.peers_folder),
     )
     say = (lambda line: None) if args.quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-    return session.run(experiment, Path(args.json) if args.json else None, say)
+    return session.run_experiment(experiment, Path(args.json) if args.json else None, say)
 
 
 def _listed(text: str) -> list[str]:

@@ -30,11 +30,11 @@ def run(args: argparse.Namespace) -> int:
             raise CatalogueError(f"{args.name} is not here yet; `outpace models pull {args.name}` fetches it")
         print(place)
     else:
-        print_table([_row(entry) for entry in catalogue.catalogue()])
+        print_models([_row(entry) for entry in catalogue.catalogue()])
     return 0
 
 
-def print_table(rows: list[tuple[str, ...]]) -> None:
+def print_models(rows: list[tuple[str, ...]]) -> None:
     """Print the catalogue's rows in aligned columns under a heading."""
     rows = [("NAME", "FAMILY", "SIZE", "LICENCE", "PAIRS WITH", "HERE"), *rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--kv-memory", type=int, metavar="MIB", help="memory for keys and values in all (no limit)")
     limits.add_argument(
         "--prefix-memory", type=int, default=256, metavar="MIB",
-        help="of it, for beginnings that later requests may share (256)",
+        help="of it, for the prefix cache, which later requests share (256)",
     )  # fmt: skip
     limits.add_argument("--max-body", type=int, default=1 << 20, metavar="BYTES", help="size of a request (1048576)")
     limits.add_argument("--grace", type=int, default=30, metavar="S", help="seconds that answers get at the end (30)")
@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
             f"a package of the server is missing ({error}): pip install 'fastapi>=0.120' 'uvicorn>=0.30' "
             "'prometheus_client>=0.20', or in a checkout pip install '.[serve]'"
         ) from None
-    from ..serve.settings import Settings
+    from ..serve.settings import ServerSettings
 
     loopback = is_loopback(args.host)
-    settings = Settings(
+    settings = ServerSettings(
         model=args.name,
         keys=read_keys(args.api_keys),
         hosts=tuple({"localhost", "127.0.0.1", "[::1]", args.host}) if loopback else (),

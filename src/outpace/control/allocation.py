@@ -134,7 +134,7 @@ def allocate(candidates: Sequence[Candidate], cost_model: CostModel) -> Allocati
     return Allocation(nodes, tokens, seconds, node_seconds)
 
 
-def plain(candidates: Sequence[Candidate], cost_model: CostModel) -> Allocation:
+def without_drafts(candidates: Sequence[Candidate], cost_model: CostModel) -> Allocation:
     """The round without drafting."""
     only = [Candidate(candidate.drafter, candidate.entries) for candidate in candidates]
     return allocate(only, cost_model)

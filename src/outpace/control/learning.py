@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..core.protocols import Session
 from ..core.types import Proposal, RoundSeconds, Verdict
-from .allocation import Candidate, plain
+from .allocation import Candidate, without_drafts
 from .cost_model import CostModel
 from .state import SessionState, States
 
@@ -61,7 +61,7 @@ def learn(rounds: Sequence[SessionRound], seconds: RoundSeconds, states: States,
     tokens = [len(verdict.path) + 1 for *_, verdict in rounds]
     rows = sum(len(proposal) + 1 for *_, proposal, _ in rounds)
     cost_model.observe(rows, attention, steps, sum(tokens), seconds)
-    without = plain([Candidate("", state.length - 1) for _, state, *_ in rounds], cost_model)
+    without = without_drafts([Candidate("", state.length - 1) for _, state, *_ in rounds], cost_model)
     for (session, state, *_), made in zip(rounds, tokens, strict=True):
         passed, alone = sum(seconds[:4]) / len(rounds), without.seconds / len(rounds)
         before = session.report.seconds_prefill if state.rounds == 1 else 0.0

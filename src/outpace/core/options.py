@@ -36,7 +36,7 @@ def options_of(config: type[Any]) -> list[Option]:
     ]
 
 
-def configure(what: str, config: type[Any], values: Mapping[str, object]) -> Any:
+def make_config(what: str, config: type[Any], values: Mapping[str, object]) -> Any:
     """The Config with these values. ``what`` names its owner in errors, such as "the drafter 'lookup'".
 
     Raises ParameterError for a value that is no option, or of the wrong type, and what the Config itself raises.

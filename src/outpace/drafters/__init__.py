@@ -52,7 +52,7 @@ def configure(names: Sequence[str], options: Options, gamma: int | None = None) 
     configs, used = {}, set(names)
     for name in names:
         given = {**options.get(name, {}), **({} if gamma is None else {"gamma": gamma})}
-        config = core_options.configure(f"the drafter {name!r}", module(name).Config, given)
+        config = core_options.make_config(f"the drafter {name!r}", module(name).Config, given)
         if isinstance(config, Composite):
             members = config.member_names
             config = replace(config, options={one: options[one] for one in members if one in options})  # type: ignore[type-var]

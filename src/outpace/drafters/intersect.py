@@ -19,7 +19,7 @@ from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Array, Forward, Proposal, Verdict
 from ..text.pairing import shared_tokens
 from .common.chain import Chain
-from .common.other_text import OtherDraft, open_draft
+from .common.other_text import OtherDraft, draft_of_other_text
 
 
 @dataclass(frozen=True)
@@ -78,4 +78,4 @@ def requires(config: Config) -> Requirements:
 
 
 def create(config: Config, parts: Parts) -> Drafter:
-    return Intersect(open_draft("intersect", parts), parts.vocab_size)
+    return Intersect(draft_of_other_text("intersect", parts), parts.vocab_size)

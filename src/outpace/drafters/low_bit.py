@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..core.errors import DrafterError
 from ..core.protocols import Drafter, Parts, Requirements
-from ..families.table import expected_tensors, names
+from ..families.table import expected_tensors, tensor_names
 from ..files.checkpoint import open_checkpoint
 from ..runtimes.loading import HEAD_IDS, LoadedModel, kept_head
 from ..runtimes.native import NativeRuntime
@@ -28,7 +28,7 @@ class Config:
 
 def bits_of(model: LoadedModel) -> float:
     """Bits that a weight of the model takes in memory, scales included."""
-    shapes, embedding = expected_tensors(model.config), names(model.config)["embedding"]
+    shapes, embedding = expected_tensors(model.config), tensor_names(model.config)["embedding"]
     return 8 * model.nbytes / sum(math.prod(shape) for name, shape in shapes.items() if name != embedding)
 
 

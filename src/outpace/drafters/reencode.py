@@ -17,7 +17,7 @@ from ..core.protocols import Drafter, Parts, Requirements, Session
 from ..core.types import Forward, Proposal, Verdict
 from ..kernels.sampling import row_log_total
 from ..text.pairing import Encoder, TextOf
-from .common.other_text import OtherDraft, open_draft
+from .common.other_text import OtherDraft, draft_of_other_text
 
 _STEPS = 2  # tokens of the draft for one of the target's, at most; chosen by hand
 
@@ -79,4 +79,4 @@ def requires(config: Config) -> Requirements:
 
 
 def create(config: Config, parts: Parts) -> Drafter:
-    return Reencode(open_draft("reencode", parts))
+    return Reencode(draft_of_other_text("reencode", parts))

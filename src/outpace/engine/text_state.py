@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
-class Decoder(Protocol):
+class TextDecoder(Protocol):
     """An incremental detokenizer: text that is certain, what is held back, and the rest at the end."""
 
     def push(self, token: int) -> str: ...
@@ -25,7 +25,7 @@ class TextState:
     string, or a part of it, may be such a name.
     """
 
-    def __init__(self, decoder: Decoder, stops: Sequence[str], specials: Mapping[int, str] | None = None) -> None:
+    def __init__(self, decoder: TextDecoder, stops: Sequence[str], specials: Mapping[int, str] | None = None) -> None:
         self._decoder, self._stops = decoder, tuple(stops)
         self._named = _NamedStops(self._stops, specials or {})
         self._text = ""

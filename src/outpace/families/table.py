@@ -63,7 +63,7 @@ def numbered(name: str) -> tuple[str, str]:
     return (name, "") if found is None else (f"{name[: found.start()]}.{{}}.{name[found.end() :]}", found[1])
 
 
-def names(config: DecoderConfig, layer: int | None = None) -> dict[str, str]:
+def tensor_names(config: DecoderConfig, layer: int | None = None) -> dict[str, str]:
     """Hugging Face's names by role: of one layer's tensors, or of those outside of the layers."""
     rows = (weight for weight in config.weights if weight.layered == (layer is not None))
     return {weight.role: weight.hf.format(layer) for weight in rows}
@@ -89,7 +89,7 @@ def check_tensors(
     model may store either or both; where both are stored, each serves in its own place. ``source`` names the file, and
     a tensor is named as the file names it; ``gguf`` says that this is a GGUF file.
     """
-    outer = names(config)
+    outer = tensor_names(config)
     embedding, output = outer["embedding"], outer["head"]
     either = {embedding, output} & tensors.keys()
     surplus = dict(tensors)

@@ -231,7 +231,7 @@ class DecoderPass:
         return int(self._scratch.ctypes.data + 63) // 64 * 64
 
 
-def attention(
+def attention_alone(
     library: Library, queries: Array, slots: Sequence[SlotRows], layer: int, kv_heads: int, threads: int
 ) -> Array:
     """Attention alone: ``queries`` float32 [rows, heads, head_dim] against what the slots hold, new rows included.

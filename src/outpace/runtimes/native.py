@@ -15,7 +15,7 @@ from ..core.progress import progress
 from ..core.threads import default_threads
 from ..core.types import Array, Capabilities, Chunk, Forward
 from ..families.config import DecoderConfig
-from ..families.table import check_tensors, names
+from ..families.table import check_tensors, tensor_names
 from ..files.checkpoint import Checkpoint
 from ..files.tensors import StoredTensor
 from ..kernels.linear import ROUNDED_KINDS, PackedMatrix, dequantize, first_rows, pack, pack_float
@@ -187,7 +187,7 @@ class _Loader:
         return DecoderWeights(
             layers=layers,
             embedding=embedding,
-            final_norm=self._vector(names(config)["final_norm"]),
+            final_norm=self._vector(tensor_names(config)["final_norm"]),
             head=head,
             head_ids=None if head_rows is None else head_rows.astype(np.int32),
             vocab=config.vocab_size,
@@ -201,7 +201,7 @@ class _Loader:
 
     def _layer(self, config: DecoderConfig, number: int, packed: Callable[[int], object]) -> LayerWeights:
         matrices, vectors = {}, {}
-        for role, name in names(config, number).items():
+        for role, name in tensor_names(config, number).items():
             stored = self._tensors[name]
             if role in MATRICES:
                 matrices[role] = self._matrix(stored, stored.raw())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.errors import ModelError
 from ..families.config import DecoderConfig
-from ..families.table import check_tensors, names
+from ..families.table import check_tensors, tensor_names
 from .torch_linear import Linear
 from .torch_tensors import Loadable, load_tensor
 
@@ -87,7 +87,7 @@ class Decoder:
             return entry.detach().to(kind)
 
         def block(layer: int) -> Block:
-            held = names(config, layer)
+            held = tensor_names(config, layer)
 
             def vector(role: str) -> Tensor | None:
                 return get(held[role], wide) if role in held else None
@@ -117,7 +117,9 @@ class Decoder:
         if config.tied and torch.equal(output, embedding):
             output = embedding  # stored twice, kept once
         blocks = [block(layer) for layer in range(config.layers)]
-        return cls(config, embedding, blocks, get(names(config)["final_norm"], wide), Linear(output, None), dtype)
+        return cls(
+            config, embedding, blocks, get(tensor_names(config)["final_norm"], wide), Linear(output, None), dtype
+        )
 
     @property
     def nbytes(self) -> int:

@@ -19,11 +19,11 @@ from .errors import ApiError, install
 from .guard import Guard
 from .metrics import CONTENT_TYPE, Counted, Metrics
 from .page import load_page
-from .places import SMALL_BODY, Admission, Place, Places
+from .places import SMALL_BODY, AdmitBodies, Place, Places
 from .plan import AnswerPlan, plan_chat, plan_completion
 from .requests import ChatRequest, CompletionRequest
 from .respond import respond
-from .settings import Settings
+from .settings import ServerSettings
 from .worker import Job, Worker
 
 Body = TypeVar("Body", ChatRequest, CompletionRequest)
@@ -35,9 +35,9 @@ _FAILURES: dict[int | str, dict[str, Any]] = {
 _STREAM = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
-def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
+def create_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
     """An ASGI application that serves one engine; nothing else may step the engine meanwhile."""
-    settings = Settings() if settings is None else settings
+    settings = ServerSettings() if settings is None else settings
     worker = Worker(engine, settings.timeout)
     places = Places(settings.most_open)
     metrics = Metrics(engine)
@@ -142,7 +142,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
 
     paths = frozenset(route.path for route in app.routes if hasattr(route, "path"))
     app.add_middleware(
-        Admission, places=places, paths=frozenset(path for path in paths if path.endswith("completions"))
+        AdmitBodies, places=places, paths=frozenset(path for path in paths if path.endswith("completions"))
     )
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Counted, metrics=metrics, paths=paths)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .errors import ApiError
-from .settings import Settings
+from .settings import ServerSettings
 
 SEND_BUFFER = 1 << 15  # bytes that the kernel holds for a reader, so that it soon shows whether one reads
 SLOWEST_BODY = 4096  # bytes a second: each such lot gives a body another second (as Apache's mod_reqtimeout does)
@@ -25,7 +25,7 @@ YOUNG = 1.0  # seconds that a new connection has to send its request in before a
 class Connection(H11Protocol):
     """One client's connection, looked at some times in each time limit."""
 
-    def __init__(self, settings: Settings, **given: Any) -> None:
+    def __init__(self, settings: ServerSettings, **given: Any) -> None:
         super().__init__(**given)
         self._settings = settings
         self._every = min(settings.read_timeout, settings.stall_timeout) / 8
@@ -109,7 +109,7 @@ async def _crowded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> 
     await answer(scope, receive, send)
 
 
-def server(app: ASGIApp, settings: Settings, listener: socket.socket, **options: Any) -> uvicorn.Server:
+def server(app: ASGIApp, settings: ServerSettings, listener: socket.socket, **options: Any) -> uvicorn.Server:
     """uvicorn's server for ``app``, whose connections on ``listener`` keep to the settings. ``options``: of
     uvicorn.Config."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # its connections inherit it

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError, from_exception
-from .settings import Settings
+from .settings import ServerSettings
 
 OPEN_PATHS = ("/", "/health")  # the page holds no secret, and whoever watches the process has no key
 
@@ -19,7 +19,7 @@ OPEN_PATHS = ("/", "/health")  # the page holds no secret, and whoever watches t
 class Guard:
     """ASGI middleware. With keys, ``request.state.tenant`` names the key's owner without giving the key away."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app, self._settings = app, settings
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.keys]
 

@@ -48,7 +48,7 @@ class Place:
         self._held = 0
 
 
-class Admission:
+class AdmitBodies:
     """ASGI middleware: a request for an answer is refused with 429 before its body is read when no place is free.
     It gets its first place, ``request.state.place``, when its body has arrived, so that half-sent bodies keep nobody
     out; or when the body grows large, so that few of those are held at once."""

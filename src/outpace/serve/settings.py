@@ -9,7 +9,7 @@ from ..core.errors import ParameterError
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """``model``: the name it is served under (None: the target's own). ``keys``: API keys, any of which opens the
     server; none leaves it open. ``hosts``: accepted Host headers without port, none accepts all (a server on loopback
     names its own, so that no web page can reach it under another name). ``most_open``: answers running and waiting;

@@ -51,7 +51,7 @@ def rule(name: str, options: Mapping[str, object] | None = None) -> Rule:
             raise ParameterError(f"the acceptance rule {name!r} has no options, so no {', '.join(sorted(options))}")
         return cast(Rule, found)
     configurable = cast(ConfigurableRule, found)
-    config = core_options.configure(f"the acceptance rule {name!r}", configurable.Config, options or {})
+    config = core_options.make_config(f"the acceptance rule {name!r}", configurable.Config, options or {})
     return configurable.create(config)
 
 

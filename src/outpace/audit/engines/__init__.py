@@ -17,7 +17,7 @@ from .checks import LEVEL, Float32, Outcome, judge, observe
 from .distributions import Evidence
 from .process import DRIVERS, Peer
 
-__all__ = ["Outcome", "names", "print_table", "run"]
+__all__ = ["Outcome", "audit_engine", "names", "print_table"]
 
 
 def names() -> list[str]:
@@ -25,7 +25,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in DRIVERS.glob("*.py") if path.stem not in ("__init__", "serve"))
 
 
-def run(
+def audit_engine(
     engine: str,
     target: str | Path,
     draft: str | Path | None = None,

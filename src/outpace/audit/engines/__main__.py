@@ -7,7 +7,7 @@ import sys
 
 from ...catalogue import resolve
 from ...core.errors import OutpaceError
-from . import names, print_table, run
+from . import audit_engine, names, print_table
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--peers", default=".peers", metavar="FOLDER", help="the environments of `make peers` (.peers)")
     options = parser.parse_args()
     try:
-        outcomes = run(
+        outcomes = audit_engine(
             options.engine,
             resolve(options.target),
             resolve(options.draft) if options.draft else None,

@@ -123,7 +123,7 @@ def canonical(tokens: Sequence[int], ends: frozenset[int], wanted: int) -> list[
     return [*kept, min(ends)] if len(kept) < wanted and ends else kept
 
 
-def first_difference(answer: Sequence[int], plain: Sequence[int]) -> int | None:
+def first_differing(answer: Sequence[int], plain: Sequence[int]) -> int | None:
     """The first place where two answers differ, None when they are equal."""
     place = shared_length(answer, plain)
     return None if place == len(answer) == len(plain) else place
@@ -182,7 +182,7 @@ def judge(
             tests.append(against_distribution(seen.samples, exact, places, LEVEL / 2))
         elif seen is not plain:
             tests.append(two_samples(seen.samples, plain.samples, places, LEVEL / 2))
-    differs = [first_difference(a, b) for a, b in zip(seen.greedy, plain.greedy, strict=True)]
+    differs = [first_differing(a, b) for a, b in zip(seen.greedy, plain.greedy, strict=True)]
     versions = ready.get("versions")
     return Outcome(
         engine=engine,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core.errors import DrafterError, ModelError
-from ...families.table import KNOWN, names
+from ...families.table import KNOWN, tensor_names
 from ...files.checkpoint import open_checkpoint
 from ...files.safetensors_file import read_json
 from ...runtimes.loading import LoadedModel
@@ -101,7 +101,7 @@ def target_matrix(model: LoadedModel | None, role: Literal["embedding", "head"],
     """
     if model is None:
         raise ModelError(f"{what} takes {KNOWN[role].hf} from the target, and there is none")
-    stored, called = open_checkpoint(model.path).tensors, names(model.config)
+    stored, called = open_checkpoint(model.path).tensors, tensor_names(model.config)
     other = "head" if role == "embedding" else "embedding"
     found = stored.get(called[role]) or stored[called[other]]  # a tied model may store one
     rows, columns = found.shape

@@ -126,7 +126,7 @@ class OtherDraft:
         return [row[-1] for row in logits]
 
 
-def open_draft(name: str, parts: Parts) -> OtherDraft:
+def draft_of_other_text(name: str, parts: Parts) -> OtherDraft:
     """The draft of another vocabulary that ``parts`` hold. Raises DrafterError when there is none."""
     if parts.draft is None or parts.draft_model is None or parts.target_model is None:
         raise DrafterError(f"the drafter {name!r} needs a target and a draft model with their tokenizers: name a "

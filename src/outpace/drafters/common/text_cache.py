@@ -29,7 +29,7 @@ class TextCache:
         return max(1, min(tokens, self._runtime.context)) + self._spare
 
     def open(self, session: Session) -> int:
-        """A slot for the session's whole text, with what the prefix cache has of its beginning."""
+        """A slot for the session's whole text, with what the prefix cache has of it."""
         return self._prefix_cache.open(
             session.tokens[:-1], session.request.tenant, self._entries(session.request.limit)
         )

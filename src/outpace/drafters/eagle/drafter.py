@@ -20,7 +20,7 @@ from ...runtimes.torch_runtime import attention_mask
 from ...runtimes.torch_tensors import NAMES, tensor_of
 from ..common.heads import folder, read_heads, target_matrix
 from ..common.tree import Tree, grow
-from .net import EagleNet, build
+from .net import EagleNet, build_net
 
 _READ_ROWS = 256  # rows a pass over the text; chosen by hand
 
@@ -199,7 +199,7 @@ def create(heads: str, depth: int, width: int, parts: Parts) -> Drafter:
     model = parts.target_model
     path = folder(heads, "eagle", model)
     settings, tensors = read_heads(path)
-    net = build(
+    net = build_net(
         settings,
         tensors,
         str(path),

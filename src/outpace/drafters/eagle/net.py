@@ -92,7 +92,7 @@ class EagleNet:
         return full
 
 
-def build(
+def build_net(
     settings: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     source: str,
