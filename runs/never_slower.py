@@ -132,7 +132,7 @@ def model_runs(engine: Engine, text: list[int], first: int) -> dict[str, list[in
     runs = [0] * (len(right) + 1)
     for i in reversed(range(len(right))):
         runs[i] = runs[i + 1] + 1 if right[i] else 0
-    return {"proposed": [99] * len(right), "stood": runs[:-1]}
+    return {"proposed": [99] * len(right), "accepted": runs[:-1]}
 
 
 def lookup_runs(text: list[int], first: int) -> dict[str, list[Any]]:
@@ -141,15 +141,15 @@ def lookup_runs(text: list[int], first: int) -> dict[str, list[Any]]:
 
     drafter, one = Lookup(Config()), session(count=len(text), gamma=16, prompt=text[:first])
     drafter.begin(one)
-    proposed, stood, chances = [], [], []
+    proposed, accepted, chances = [], [], []
     for position in range(first, len(text)):
         one.tokens = text[:position]
         [proposal] = drafter.propose([one], [16])
         agree = [a == b for a, b in zip(proposal.tokens, text[position:], strict=False)]
         proposed.append(len(proposal))
-        stood.append(next((i for i, same in enumerate(agree) if not same), len(agree)))
+        accepted.append(next((i for i, same in enumerate(agree) if not same), len(agree)))
         chances.append([round(chance, 3) for chance in drafter.forecast(one, 16)])
-    return {"proposed": proposed, "stood": stood, "chances": chances}
+    return {"proposed": proposed, "accepted": accepted, "chances": chances}
 
 
 def read(log: str) -> tuple[Truth, PassCosts, PassCosts, list[dict[str, Any]], dict[str, Any]]:

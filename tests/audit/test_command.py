@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.helpers.shipped import needs_torch
 
-from outpace.audit import Options, enumerated, run, statistical
+from outpace.audit import Options, enumerated, run_audit, statistical
 from outpace.cli import main
 from outpace.core.cache import KVCache
 from outpace.core.errors import ParameterError
@@ -84,7 +84,7 @@ def test_impossible_options_are_refused(capsys, words):
 
 def test_an_unknown_section_is_refused_by_the_library_too():
     with pytest.raises(ParameterError, match="section"):
-        list(run(Options(sections=("all",))))
+        list(run_audit(Options(sections=("all",))))
 
 
 @needs_torch

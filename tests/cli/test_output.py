@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from pathlib import Path
@@ -37,8 +36,7 @@ def test_places_that_cannot_be_written_are_refused_before_a_model_is_loaded(
     command: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outpace.runtimes.loading.load_model", lambda *a, **k: pytest.fail("a model was loaded"))
-    audit = importlib.import_module("outpace.audit.run")  # the package has a function of this name
-    monkeypatch.setattr(audit, "run", lambda options: pytest.fail("it was audited"))
+    monkeypatch.setattr("outpace.audit.run.run_audit", lambda options: pytest.fail("it was audited"))
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
     assert cli.main([*COMMANDS[command], str(tmp_path / place)]) == 1

@@ -104,8 +104,8 @@ def test_prices_of_a_drafter_without_a_model_are_learnt():
 def feed(acceptance, alpha, budget, rounds, seed=0):
     draft = by_chance(alpha, seed)
     for _ in range(rounds):
-        made, stood = draft(0, budget)
-        acceptance.observe(budget, Proposal.chain([0] * made), Verdict(list(range(stood)), 0, "correction"))
+        made, accepted = draft(0, budget)
+        acceptance.observe(budget, Proposal.chain([0] * made), Verdict(list(range(accepted)), 0, "correction"))
 
 
 def test_acceptance_is_learnt_by_depth():
@@ -254,7 +254,7 @@ def test_a_drafters_own_forecast_is_used_from_the_first_round_on():
     copying = Logged([len(each) for each in chances], [len(each) for each in chances], chances)
     found = simulate({"lookup": copying}, Truth(TARGET), 100, gamma=16, controller=auto(drafts={}))
     assert sum(found.nodes[:40]) == 0 and min(found.nodes[41:-1]) >= 8
-    wary = Logged(copying.proposed, copying.stood, [[0.1] if each else [] for each in chances])
+    wary = Logged(copying.proposed, copying.accepted, [[0.1] if each else [] for each in chances])
     assert sum(simulate({"lookup": wary}, Truth(STEEP), 100, gamma=16, controller=auto(STEEP, {})).nodes) == 0
 
 
