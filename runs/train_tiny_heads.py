@@ -25,6 +25,7 @@ from train_tiny import END, read_text, windows
 
 from outpace import SamplingParams, load
 from outpace.catalogue import resolve
+from outpace.core.report import Report
 from outpace.drafters.eagle.net import EagleNet, build_net
 from outpace.drafters.eagle.training import eagle_loss
 from outpace.drafters.medusa.drafter import MedusaHeads
@@ -114,9 +115,8 @@ def acceptance(drafter: str, heads: Path, prompts: list[str]) -> None:
         engine = load(
             "tiny", drafter=drafter, gamma=8, accept=accept, threads=1, drafter_options={drafter: {"heads": str(heads)}}
         )
-        reports = [result.report for result in engine.generate(prompts, params)]
-        passes, emitted = sum(r.target_passes for r in reports), sum(r.emitted for r in reports)
-        print(f"  {label}: block efficiency {emitted / passes:.3f}")
+        total = Report.total([result.report for result in engine.generate(prompts, params)])
+        print(f"  {label}: block efficiency {total.block_efficiency:.3f}")
 
 
 def main() -> None:

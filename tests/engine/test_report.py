@@ -8,6 +8,7 @@ from tests.helpers.shipped import new_engine
 
 import outpace
 from outpace import SamplingParams
+from outpace.core.report import Report
 from outpace.core.types import RoundSeconds
 from outpace.engine.explain import explain
 
@@ -97,3 +98,14 @@ def test_a_prediction_knows_earlier_requests_only():
 
 def test_the_package_offers_what_it_names():
     assert all(getattr(outpace, name) is not None for name in outpace.__all__)
+
+
+def test_totals_add_counts_seconds_and_rows_and_predict_nothing():
+    one = Report("lookup", seed=3, emitted=4, target_passes=2, rows={1: 2}, seconds_target=0.5, warnings=["a"])
+    two = Report("lookup", seed=4, emitted=6, target_passes=3, rows={1: 1, 4: 2}, seconds_target=1, warnings=["a", "b"])
+    one.pass_seconds = lambda rows, entries: rows
+    total = Report.total([one, two])
+    assert (total.drafter, total.seed, total.emitted, total.target_passes) == ("lookup", 3, 10, 5)
+    assert (total.seconds_target, total.rows, total.warnings) == (1.5, {1: 3, 4: 2}, ["a", "b"])
+    assert total.block_efficiency == 2.0 and total.rows_cost is None
+    assert (one.emitted, one.rows) == (4, {1: 2})

@@ -8,13 +8,25 @@ import pytest
 from outpace.core.errors import NumericsError
 from outpace.core.types import Distribution, SamplingParams, log_total, softmax
 from outpace.kernels.native import available, open_library
-from outpace.kernels.sampling import NoiseKey, Sampler, perturbed_argmax_numpy, softmax_numpy
+from outpace.kernels.sampling import NoiseKey, Sampler
 from outpace.sampling.pipeline import Pipeline, _top_k, _top_p
 from outpace.sampling.random_source import gumbel_noise, quantile
 
 pytestmark = pytest.mark.skipif(not available(), reason="the C kernels are not built")
 SIZES = [1, 5, 15, 16, 17, 1000, 40_003]
 TAG = 3
+
+
+def perturbed_argmax_twin(logits: np.ndarray, temperature: float, noise: np.ndarray) -> int:
+    """The twin of :meth:`Sampler.perturbed_argmax`, from the noise of all tokens (float64 [vocab])."""
+    return int(np.argmax(logits.astype(np.float64) / temperature + noise))
+
+
+def softmax_twin(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """The twin of :meth:`Sampler.softmax`, in float64."""
+    scores = (logits.astype(np.float64) - logits.max()) / temperature
+    probs = np.exp(scores)
+    return probs / probs.sum()
 
 
 @pytest.fixture(params=available())
@@ -61,7 +73,7 @@ def test_softmax(sampler, size, temperature):
     logits = random_logits(size, 3)
     logits[size // 2] = -np.inf if size > 1 else 0.0
     np.testing.assert_allclose(
-        sampler.softmax(logits, temperature), softmax_numpy(logits, temperature), rtol=2e-5, atol=1e-37
+        sampler.softmax(logits, temperature), softmax_twin(logits, temperature), rtol=2e-5, atol=1e-37
     )
 
 
@@ -92,7 +104,7 @@ def test_lazy_argmax_equals_the_whole_computation(sampler, size):
         )
         key = NoiseKey(seed, position, sample, TAG)
         noise = gumbel_noise(seed, sample, position, np.arange(size))
-        expected = perturbed_argmax_numpy(logits, temperature, noise)
+        expected = perturbed_argmax_twin(logits, temperature, noise)
         assert sampler.perturbed_argmax(logits, temperature, key) == expected
 
 
@@ -100,19 +112,10 @@ def test_draws_follow_the_softmax(sampler):
     logits = np.array([0.0, 1.0, -1.0, 2.0, 0.5], dtype=np.float32)
     draws = 20_000
     keys = [NoiseKey(11, position, 0, TAG) for position in range(draws)]
-    tokens = sampler.perturbed_argmax_rows(np.broadcast_to(logits, (draws, 5)), [0.8] * draws, keys, threads=2)
-    expected = softmax_numpy(logits, 0.8) * draws
+    tokens = [sampler.perturbed_argmax(logits, 0.8, key) for key in keys]
+    expected = softmax_twin(logits, 0.8) * draws
     counts = np.bincount(tokens, minlength=5)
     assert float(((counts - expected) ** 2 / expected).sum()) < 18.5  # chi-square, 4 degrees of freedom: p = 0.001
-
-
-def test_rows_are_drawn_as_if_alone(sampler):
-    logits = random_logits(6 * 1000, 9).reshape(6, 1000)
-    keys = [NoiseKey(row, 5 * row, row, TAG) for row in range(6)]
-    temperatures = [0.2, 1.0, 2.0, 0.7, 1.0, 9.0]
-    alone = [sampler.perturbed_argmax(row, t, key) for row, t, key in zip(logits, temperatures, keys, strict=True)]
-    for threads in (1, 2, 3):
-        assert sampler.perturbed_argmax_rows(logits, temperatures, keys, threads) == alone
 
 
 def tied_logits(size, seed):

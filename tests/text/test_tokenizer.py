@@ -241,7 +241,6 @@ def test_unused_rows_and_flags(tmp_path):
     assert tokenizer.decode(tokenizer.encode("a<tool></s>", False)) == "a<tool>"
     silent = build_tokenizer(tmp_path / "m.gguf", {**base, "tokenizer.ggml.add_bos_token": False})
     assert silent.prefix == ()
-    assert not silent.adds_bos
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ..control.pass_costs import PassCosts
+from ..core.report import Report
 from .measure import PLAIN, Measurement
 from .simulate import speedup
 
 EVERYTHING = "all"
 ENDS = ("correction", "bonus", "plain")  # where a round's last token, the target's own, came from
 PHASES = ("draft", "target", "sample", "other")
-_SUMMED = ("emitted", "target_passes", "drafted", "tested", "accepted", *(f"seconds_{phase}" for phase in PHASES))
+_COUNTED = {field.name for field in fields(Report)} - {"rows", "warnings", "pass_seconds"}
 
 
 @dataclass(frozen=True)
@@ -131,25 +132,24 @@ def _told(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _drafting(measurement: Measurement, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What our own reports tell, together, by the formulas of :class:`outpace.core.report.Report`: nothing of the
     plain runs is in a prediction."""
-    total, costs = _total(runs), measurement.costs.get("target")
-    passes, decoding = total["target_passes"], sum(total[f"seconds_{phase}"] for phase in PHASES)
-    found: dict[str, Any] = {"block_efficiency": total["emitted"] / passes if passes else None}
+    total, costs = Report.total([_report(run) for run in runs]), measurement.costs.get("target")
+    passes, decoding = total.target_passes, total.seconds_decode
+    found: dict[str, Any] = {"block_efficiency": total.block_efficiency}
     if decoding:
-        found["phases"] = {phase: total[f"seconds_{phase}"] / decoding for phase in PHASES}
-        found["roofline"] = _roofline(measurement, runs, total, decoding)
-    if not total["drafted"] or not total["tested"] or not passes or costs is None:
+        found["phases"] = {phase: getattr(total, f"seconds_{phase}") / decoding for phase in PHASES}
+        found["roofline"] = _roofline(measurement, runs, passes, decoding)
+    if not total.drafted or total.alpha is None or not passes or costs is None:
         return found
-    alpha, depth = total["accepted"] / total["tested"], total["drafted"] / passes
-    rows_cost = _rows_cost(runs, costs)
-    one = total["seconds_target"] / passes / rows_cost
-    c = total["seconds_draft"] / total["drafted"] / one
-    plain = total["emitted"] * (one + total["seconds_other"] / passes) + total["seconds_sample"]
+    depth, rows_cost = total.drafted / passes, _rows_cost(runs, costs)
+    one = total.seconds_target / passes / rows_cost
+    c = total.seconds_draft / total.drafted / one
+    plain = total.emitted * (one + total.seconds_other / passes) + total.seconds_sample
     return found | {
-        "alpha": alpha,
+        "alpha": total.alpha,
         "depth": depth,
         "c": c,
         "rows_cost": rows_cost,
-        "paper": speedup(alpha, depth, c),  # type: ignore[arg-type]  # a mean number of drafts a round
+        "paper": speedup(total.alpha, depth, c),  # type: ignore[arg-type]  # a mean number of drafts a round
         "ours": plain / decoding,
     }
 
@@ -165,17 +165,16 @@ def _rows_cost(runs: Sequence[dict[str, Any]], costs: dict[int, float]) -> float
     return spent / passes / costs[1]
 
 
-def _total(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
-    return {key: sum(run["report"][key] for run in runs) for key in _SUMMED}
+def _report(run: dict[str, Any]) -> Report:
+    """The counts and seconds that a file tells of one run."""
+    return Report(**{key: value for key, value in run["report"].items() if key in _COUNTED})
 
 
-def _roofline(
-    measurement: Measurement, runs: Sequence[dict[str, Any]], total: dict[str, float], decoding: float
-) -> float | None:
+def _roofline(measurement: Measurement, runs: Sequence[dict[str, Any]], passes: int, decoding: float) -> float | None:
     draft_passes = [run["report"].get("draft_passes") for run in runs]  # a file may be older than this figure
     if not measurement.bandwidth or "target" not in measurement.bytes_read or None in draft_passes:
         return None
-    nbytes = total["target_passes"] * measurement.bytes_read["target"]
+    nbytes = passes * measurement.bytes_read["target"]
     nbytes += sum(draft_passes) * measurement.bytes_read.get("draft", 0)
     return nbytes / statistics.median(measurement.bandwidth) / decoding
 

@@ -13,6 +13,7 @@ from ..control.controller import AutoController
 from ..control.pass_costs import PassCosts, machine, measure_passes
 from ..core.errors import OutpaceError, VocabularyError
 from ..core.load_options import Grouped, LoadOptions
+from ..core.report import Report
 from ..core.types import SamplingParams
 from ..engine.build import load, open_target
 from ..engine.engine import Engine
@@ -143,11 +144,8 @@ def try_way(
             ratio, result = paired(plain, engine, prompt, params, tenant=f"repeat {repeat}")
             found.ratios.append(ratio)
             results.append(result.report)
-    found.drafted = sum(report.drafted for report in results)
-    tested = sum(report.tested for report in results)
-    found.alpha = sum(report.accepted for report in results) / tested if tested else None
-    passes = sum(report.target_passes for report in results)
-    found.tokens_a_pass = sum(report.emitted for report in results) / passes
+    total = Report.total(results)
+    found.drafted, found.alpha, found.tokens_a_pass = total.drafted, total.alpha, total.block_efficiency
     predicted = [report.predicted_speedup for report in results if report.predicted_speedup is not None]
     found.predicted = statistics.median(predicted) if predicted else None
     controller = engine.controller

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 NOT_DRAFTED = ("correction", "bonus", "plain")  # origins of tokens that no drafter proposed; all others name a drafter
 
@@ -44,6 +45,18 @@ class Report:
     pass_seconds: Callable[[float, int], float] | None = field(default=None, repr=False, compare=False)
     """Seconds of a target pass over so many rows behind so many cached entries, as known when the request began: from
     passes timed in pairs and from the rounds of earlier requests. Arithmetic, it runs no pass; None: not measured."""
+
+    @classmethod
+    def total(cls, reports: Sequence[Report]) -> Report:
+        """Several requests' counts, seconds and rows added up, and every warning once. ``drafter``, ``rule``, ``gamma``
+        and ``seed`` are the first report's. No prediction: what a pass cost depends on each request's length.
+        Raises IndexError for no reports."""
+        total = replace(reports[0], pass_seconds=None)
+        for name in _ADDED:
+            setattr(total, name, sum(getattr(report, name) for report in reports))
+        total.rows = dict(sum((Counter(report.rows) for report in reports), Counter()))
+        total.warnings = list(dict.fromkeys(warning for report in reports for warning in report.warnings))
+        return total
 
     def relative(self, rows: float) -> float | None:
         """v(rows): a pass over ``rows`` rows / over one, behind as many entries as this request had on average."""
@@ -127,6 +140,9 @@ class Report:
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pass_seconds"}
         stored["rows"] = {str(rows): count for rows, count in self.rows.items()}  # as JSON has it
         return stored | {name: getattr(self, name) for name in derived}
+
+
+_ADDED = tuple(f.name for f in fields(Report) if f.type in ("int", "float") and f.name not in ("gamma", "seed"))
 
 
 def expected_tokens(alpha: float, gamma: float) -> float:

@@ -8,7 +8,6 @@ keeps the tokens that the pipeline's torch path keeps.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_float, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 
@@ -44,11 +43,6 @@ class Sampler:
         self._library.op_gumbel.argtypes = [NoiseKey, c_void_p, c_int64, c_void_p]
         self._library.op_perturbed_argmax.restype = c_int64
         self._library.op_perturbed_argmax.argtypes = [c_void_p, c_int64, c_double, NoiseKey]
-        self._library.op_perturbed_argmax_rows.restype = None
-        self._library.op_perturbed_argmax_rows.argtypes = [
-            *(c_void_p, c_int64, c_int64, c_int64),
-            *(c_void_p, c_void_p, c_void_p, c_int),
-        ]
         self._library.op_at_least.restype = c_int64
         self._library.op_at_least.argtypes = [c_void_p, c_int64, c_float, c_void_p]
         self._library.op_top_k.restype = None
@@ -128,27 +122,6 @@ class Sampler:
         row = _row(logits)
         return _token(self._library.op_perturbed_argmax(row.ctypes.data, row.size, temperature, key))
 
-    def perturbed_argmax_rows(
-        self, logits: Array, temperatures: Sequence[float], keys: Sequence[NoiseKey], threads: int = 1
-    ) -> list[int]:
-        """:meth:`perturbed_argmax` for every row of ``logits`` ``[rows, vocab]``, each with its own key."""
-        logits = np.ascontiguousarray(logits, dtype=np.float32)
-        rows, count = logits.shape
-        if not len(temperatures) == len(keys) == rows:
-            raise ValueError(f"{rows} rows but {len(temperatures)} temperatures and {len(keys)} keys")
-        tokens = (c_int64 * rows)()
-        self._library.op_perturbed_argmax_rows(
-            logits.ctypes.data,
-            logits.strides[0] // 4,
-            rows,
-            count,
-            (c_double * rows)(*temperatures),
-            (NoiseKey * rows)(*keys),
-            tokens,
-            threads,
-        )
-        return [_token(token) for token in tokens]
-
 
 @cache
 def default_sampler() -> Sampler | None:
@@ -161,18 +134,6 @@ def row_log_total(scores: Array) -> float:
     """log(sum(exp(scores))) of a row ``[n]``, by the kernels where there are any and the row is float32."""
     sampler = default_sampler() if scores.dtype == np.float32 else None
     return log_total(scores) if sampler is None else sampler.log_total(scores, float(scores.max()))
-
-
-def perturbed_argmax_numpy(logits: np.ndarray, temperature: float, noise: np.ndarray) -> int:
-    """The twin of :meth:`Sampler.perturbed_argmax`, from the noise of all tokens (float64 [vocab])."""
-    return int(np.argmax(logits.astype(np.float64) / temperature + noise))
-
-
-def softmax_numpy(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-    """The twin of :meth:`Sampler.softmax`, in float64."""
-    scores = (logits.astype(np.float64) - logits.max()) / temperature
-    probs = np.exp(scores)
-    return probs / probs.sum()
 
 
 def _row(logits: Array) -> Array:

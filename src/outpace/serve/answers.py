@@ -129,12 +129,8 @@ class Answers:
         }
 
     def speculation(self) -> Speculation:
-        reports = [self.results[i].report for i in sorted(self.results)]
-        total = Report(drafter=reports[0].drafter, rule=reports[0].rule, gamma=reports[0].gamma, seed=reports[0].seed)
-        for name in ("emitted", "target_passes", "drafted", "tested", "accepted", "seconds_prefill", "seconds_draft",
-                     "seconds_draft_prefill", "seconds_target", "seconds_sample", "seconds_other"):  # fmt: skip
-            setattr(total, name, sum(getattr(report, name) for report in reports))
-        warnings = list(dict.fromkeys(warning for report in reports for warning in report.warnings))
+        total = Report.total([self.results[i].report for i in sorted(self.results)])
+        warnings = total.warnings
         if self.cut:
             warnings.append(f"time ran out: this server gives an answer {self.timeout:g} seconds")
         ended_by: dict[str, object] = {"ended_by": "timeout"} if self.cut else {}

@@ -45,11 +45,6 @@ class Tokenizer:
             suffix = [*suffix, eos]
         self.prefix, self.suffix = tuple(prefix), tuple(suffix)
 
-    @property
-    def adds_bos(self) -> bool:
-        """Whether ``encode(..., add_special=True)`` begins with BOS."""
-        return self.bos is not None and self.bos in self.prefix
-
     def encode(self, text: str, add_special: bool, *, mark: str | None = None) -> list[int]:
         """Token ids of ``text``. Special tokens written out in ``text`` become their ids, as everywhere, but for those
         with a ``mark`` within; each mark is taken out of the text then. Raises ParameterError for text that UTF-8

@@ -177,10 +177,3 @@ int64_t op_perturbed_argmax(const float *logits, int64_t count, double temperatu
         if (bad[j]) return -1;
     return winner;
 }
-
-void op_perturbed_argmax_rows(const float *logits, int64_t stride, int64_t rows, int64_t count,
-                              const double *temperatures, const noise_key *keys, int64_t *tokens, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t r = 0; r < rows; r++)
-        tokens[r] = op_perturbed_argmax(logits + r * stride, count, temperatures[r], keys[r]);
-}

@@ -23,8 +23,4 @@ OP_API void op_gumbel(noise_key key, const int64_t *ids, int64_t count, double *
 /* argmax over i of logits[i] / temperature + gumbel(i) in float64, the lowest among equals; -1 as above. */
 OP_API int64_t op_perturbed_argmax(const float *logits, int64_t count, double temperature, noise_key key);
 
-/* The same for many rows, `stride` floats apart, on several threads. */
-OP_API void op_perturbed_argmax_rows(const float *logits, int64_t stride, int64_t rows, int64_t count,
-                                     const double *temperatures, const noise_key *keys, int64_t *tokens, int threads);
-
 #endif
