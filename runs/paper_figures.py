@@ -109,7 +109,7 @@ def main() -> None:
     ]  # fmt: skip
     pictures = "\n\n".join(f"![{name}](paper/{name}.svg)" for name in figures)
     text = (
-        "# The paper's figures, with our points\n\nWritten by `runs/paper_figures.sh` from the formulas of Leviathan, "
+        "# The paper's figures, with our points\n\nWritten by `runs/paper_figures.py` from the formulas of Leviathan, "
         "Kalman and Matias (arXiv 2211.17192) and from what `outpace bench --json` wrote"
         + (f" ({', '.join(f'`{file.name}`' for file in files)})" if files else "")
         + ".\n\n## Table 1\n\nA draft that costs nothing (c = 0).\n\n" + markdown(table)

@@ -1,4 +1,4 @@
-"""How far predicted speed-ups are from measured ones.
+"""How far predicted speed-ups are from measured ones: ``python -m outpace.bench.predicted``.
 
 Each run is a prompt of another category, plain and with the draft side by side: the prediction knows the run's counts
 and the seconds of its own rounds, and v(rows) from passes timed in pairs and from other prompts; nothing of the plain
@@ -11,12 +11,13 @@ import argparse
 import itertools
 import sys
 
-from outpace import SamplingParams, load
-from outpace.bench import workload
-from outpace.bench.compare import compare
-from outpace.bench.session import prompt_ids
-from outpace.catalogue import resolve
-from outpace.runtimes.loading import load_draft, load_model
+from ..catalogue import resolve
+from ..core.types import SamplingParams
+from ..engine.build import load
+from ..runtimes.loading import load_draft, load_model
+from . import workload
+from .compare import compare
+from .session import prompt_ids
 
 BAR, SHARE = 0.12, 0.9
 
@@ -35,7 +36,7 @@ def main() -> int:
     engine = load(load_model(resolve(args.target)), draft, gamma=None if args.gamma == "auto" else int(args.gamma))
     params = SamplingParams(max_tokens=args.tokens, seed=1)
     near = counted = 0
-    for number, prompt in enumerate(itertools.islice(prompts(), args.skip, args.runs), start=args.skip + 1):
+    for number, prompt in enumerate(itertools.islice(_prompts(), args.skip, args.runs), start=args.skip + 1):
         found = compare(engine, prompt_ids(engine, prompt), params, repeats=1, calibrate=number == args.skip + 1)
         report = found.speculative.report
         if found.speedup is None or report.predicted_speedup is None:
@@ -50,7 +51,7 @@ def main() -> int:
     return 0 if near >= SHARE * counted else 1
 
 
-def prompts() -> list[workload.Prompt]:
+def _prompts() -> list[workload.Prompt]:
     """The built-in prompts but for the long ones, the categories in turns."""
     groups: dict[str, list[workload.Prompt]] = {}
     for prompt in workload.built_in():
