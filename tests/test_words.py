@@ -14,6 +14,7 @@ INSTEAD = {
     r"believed": "prior",
     r"stood": "accepted",
     r"ruled": "verdicts",
+    r"guesses": "drafts",
     r"Prices": "CostModel",
     r"asked\s+for\s+ahead": "prefetched",
     r"carve\w*": "scratch layout",

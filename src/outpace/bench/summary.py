@@ -182,7 +182,7 @@ def _roofline(measurement: Measurement, runs: Sequence[dict[str, Any]], passes: 
 def acceptance_by_depth(runs: Iterable[dict[str, Any]]) -> list[tuple[int, int, int]]:
     """(depth from 1, how often a draft was accepted there, how often one was tested there), from where each token came
     from: a round is its accepted drafts and one token of the target's, a "correction" where the next draft was
-    refused."""
+    rejected."""
     accepted: dict[int, int] = {}
     tested: dict[int, int] = {}
     for run in runs:

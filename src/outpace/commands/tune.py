@@ -197,7 +197,7 @@ def costs_table(costs: dict[str, PassCosts]) -> str:
                  for n, s in zip(one.rows, one.seconds, strict=True)]  # fmt: skip
         lines.append(f"{name}, rows of a pass behind {one.cached} tokens: " + ", ".join(cells))
         lines.append(f"  for each 1000 tokens cached {1e6 * one.per_entry:.1f} ms more, and "
-                     f"{1e6 * one.per_entry_row:.1f} for each further row; reading a prompt takes "
+                     f"{1e6 * one.per_entry_row:.1f} for each further row; prefill takes "
                      f"{1e3 * one.per_prompt_token:.1f} ms a token")  # fmt: skip
     return "\n".join(lines)
 

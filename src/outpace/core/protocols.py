@@ -1,4 +1,4 @@
-"""The shapes of the parts. Anything that fits may take their place: no base classes."""
+"""Protocols of the exchangeable parts. Typing is structural: anything that fits takes their place, no base classes."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class Session:
 
     ``tokens``: the prompt and what was generated; the last one is *pending*: it is not in the cache yet. After the
     prefill, ``cache.length(slot) == len(tokens) - 1`` between rounds. ``cache``: the target's, where ``slot`` is.
-    ``pipeline`` is the drafters'; ``target_pipeline`` is the loop's own, so that no state of a constraint that a draft
-    has explored decides how the target goes on. None: there is no such state, and one serves both.
+    ``pipeline`` is the drafters'; ``target_pipeline`` is the target's. They are two because a grammar keeps state, and
+    what a draft has explored must not decide how the target goes on; None: one without such state serves both.
     ``finish``: "stop", "length" or "error". ``origins``: of each generated token, the source of the draft that was
     accepted, or "correction", "bonus" or "plain".
     """
@@ -174,7 +174,9 @@ class Rule(Protocol):
     def NEEDS_DISTRIBUTIONS(self) -> bool: ...  # whether a drawn token is proposed with the distribution of its draw
 
     @property
-    def SHARED_NOISE(self) -> bool: ...  # whether a drafter that chooses tokens does better by the noise of their place
+    def SHARED_NOISE(self) -> bool: ...  # whether the target's token is chosen with noise of its position,
+
+    # so that a drafter which chooses tokens gains by using that noise, too
 
     def draw(self, distribution: Distribution, rng: RandomSource, base: int, node: int, depth: int) -> int:
         """Draw a draft token from ``distribution`` with the random draws this rule expects. ``base`` is the number of

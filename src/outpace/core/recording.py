@@ -10,12 +10,13 @@ from .types import Distribution, Proposal
 
 @dataclass
 class DraftRecord:
-    """The nodes that were drawn, and those chosen before a draw, by node number.
+    """By node number: all nodes that were drawn, and the chosen ones that are numbered before one of them.
 
     A drawn token must be tested at the node where it was drawn, whatever happens afterwards: a draft that is dropped
     depending on what was drawn changes the output distribution of ``ratio`` and ``block``. So a draw is recorded when
     it is made (:meth:`Session.draw`), what makes a node impossible is found before the draw (:meth:`check_room`), and
-    the loop submits the record where drafting fails.
+    the loop submits the record, as the proposal that the rule sees, where drafting fails. Later rounds may depend on
+    what was drawn in this one, also on draws that the rule discards: their random draws are their own (see Key).
 
     ``budget``, ``vocab_size``: None where nobody limits them. ``merge``: a node that repeats a sibling's token becomes
     one with it, for rules that need no draft distributions. ``origin``: the source of the nodes that come next, ""

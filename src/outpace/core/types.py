@@ -1,4 +1,4 @@
-"""The values that pass between rooms."""
+"""Value types shared by engine, drafters, rules and runtimes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Distribution:
             raise TypeError("a distribution is made from probs or from scores")
         self._probs, self._scores, self.ids = probs, scores, ids
         self._to_probs, self._log_total = to_probs or softmax, log_total
-        self._total: float | None = None  # its answer
+        self._total: float | None = None  # cached result of log_total
 
     @property
     def probs(self) -> Array:
@@ -56,7 +56,7 @@ class Distribution:
         return self._scores
 
     @property
-    def from_scores(self) -> bool:
+    def only_scores(self) -> bool:
         """Whether no probabilities are known yet."""
         return self._probs is None
 
@@ -97,7 +97,7 @@ class Distribution:
         return float(self.probs[at])
 
     def without(self, tokens: Collection[int]) -> Distribution | None:
-        """The distribution given that none of ``tokens`` comes: of the siblings of a draw without replacement. None
+        """The distribution given that the token is none of ``tokens``: siblings are drawn without replacement. None
         when nothing is left."""
         if all(self.prob(token) == 0 for token in tokens):
             return self
@@ -220,8 +220,9 @@ class Proposal:
 class Verdict(NamedTuple):
     """What an acceptance rule decided: accepted nodes from the root down, then one token of the target's.
 
-    ``tested``: drafted tokens that were compared (accepted ones, and one where a draft was refused).
-    ``kind``: ``"correction"`` when drafts were refused there, ``"bonus"`` when none was left to test.
+    ``tested``: drafted tokens that were compared: the accepted ones, and one for the node whose children were all
+    rejected, however many these are. ``kind`` of the token: ``"correction"`` where drafts were rejected there,
+    ``"bonus"`` where there was none to test. (Without a proposal the loop counts it as ``"plain"``.)
     """
 
     path: list[int]
@@ -247,8 +248,9 @@ class RoundSeconds(NamedTuple):
 class Key(NamedTuple):
     """Names one random draw of a round: the round's base, the node it is for, and its use.
 
-    ``base`` is the number of tokens before the round; a round always adds at least one, so no two
-    rounds share a base. ``node`` is -1 for the pending token. ``use`` is one of :data:`USES`.
+    ``base`` is the number of tokens before the round; a round always adds at least one, so no two rounds share a
+    base. ``use``, one of :data:`USES`: "draft" draws ``node``, "accept" tests it, "next" draws the target's token
+    behind it, the last accepted node. ``node`` is -1 for the pending token.
     """
 
     base: int

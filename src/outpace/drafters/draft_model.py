@@ -19,7 +19,8 @@ from .lookup import Lookup
 @dataclass(frozen=True)
 class Config:
     gamma: int = 4  # tokens drafted a round
-    lookup: bool = True  # lookup drafts for the draft model in turn, which then says the same in fewer passes
+    # Lookup drafts the draft model's next tokens, so that one draft pass checks several. The draft stays the same.
+    lookup: bool = True
 
 
 @dataclass
@@ -52,6 +53,9 @@ class DraftModel:
         return self.extend(sessions, [Start()] * len(sessions), budgets)
 
     def extend(self, sessions: Sequence[Session], starts: Sequence[Start], budgets: Sequence[int]) -> list[Proposal]:
+        """Drafts behind each text and start. A pass takes what a session's cache lacks, then tokens that lookup
+        drafted; each row whose token came true gives the next draw. The last draft is not read: its keys and values
+        are not in the cache."""
         texts = [[*session.tokens, *start.path] for session, start in zip(sessions, starts, strict=True)]
         slots: list[int] = []
         chains: list[Chain] = []
@@ -77,7 +81,7 @@ class DraftModel:
                 chain = chains[i]
                 for row, expected in zip(rows, [*chunk.tokens[chunk.logits_from + 1 :], None], strict=True):
                     chain.draw(row)
-                    # The rows behind a wrong token are those of a wrong text.
+                    # The last row has no token behind it. The rows behind a wrong token are those of a wrong text.
                     if not chain.going or chain.tokens[-1] != expected:
                         break
                 self._cache.keep(slots[i], len(texts[i]) + max(len(chain.tokens), 1) - 1, [])

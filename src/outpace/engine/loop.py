@@ -36,8 +36,8 @@ class TargetDistributions(Sequence[Distribution]):
 
     ``errors``: of the rows whose distribution cannot be had. A rule may look at rows that it does not accept (``block``
     does), and an error there must not end the request. So it is given a placeholder, and the round ends before the
-    first accepted row that has an error: what a rule that is exact for any target does before it, it does for this
-    one."""
+    first accepted row that has an error. The output before that row is right: a lossless rule is exact whatever
+    distribution stands in it."""
 
     def __init__(self, session: Session, proposal: Proposal, logits: Rows) -> None:
         self._session, self._proposal, self._logits = session, proposal, logits  # logits: [nodes + 1, vocab]
@@ -116,27 +116,28 @@ class Loop:
             self._end(drafter, session)
 
     def round(self, sessions: Sequence[Session]) -> None:
-        """One round: sessions in their prefill get on with it, each of the others gains at least one token."""
-        deciding = [session for session in sessions if self._uncached(session) == 0]
+        """One round. Sessions in their prefill share ``prefill_rows``, in order; each other session gains at least one
+        token, unless it fails."""
+        decoding = [session for session in sessions if self._uncached(session) == 0]
         prompts = self._prompt_chunks(sessions)
-        clock = RoundClock(deciding)
+        clock = RoundClock(decoding)
 
-        proposals = self._propose(deciding)
+        proposals = self._propose(decoding)
         clock.lap()
-        decisions = [_chunk(session, proposal) for session, proposal in zip(deciding, proposals, strict=True)]
-        forward = self._pass(prompts, deciding, decisions)
+        draft_chunks = [_chunk(session, proposal) for session, proposal in zip(decoding, proposals, strict=True)]
+        forward = self._pass(prompts, decoding, draft_chunks)
         clock.lap()
-        verdicts = [self._verify(s, p, rows) for s, p, rows in zip(deciding, proposals, forward.logits, strict=True)]
+        verdicts = [self._verify(s, p, rows) for s, p, rows in zip(decoding, proposals, forward.logits, strict=True)]
         clock.lap()
         settled = []
-        for i, (session, proposal, verdict) in enumerate(zip(deciding, proposals, verdicts, strict=True)):
+        for i, (session, proposal, verdict) in enumerate(zip(decoding, proposals, verdicts, strict=True)):
             if verdict is not None:
                 seen = _only(forward, i)
                 self._settle(session, proposal, verdict, seen.logits[0], alone=len(sessions) == 1)
                 if session.error is None:
                     settled.append((session, proposal, verdict, seen))
         self._observe(settled)
-        seconds = clock.book(prompts, decisions)
+        seconds = clock.book(prompts, draft_chunks)
 
         if self._controller is not None and settled:
             self._controller.observe(*_columns(settled), seconds)
@@ -157,13 +158,13 @@ class Loop:
         return chunks
 
     def _pass(
-        self, prompts: Sequence[tuple[Session, Chunk]], deciding: Sequence[Session], decisions: Sequence[Chunk]
+        self, prompts: Sequence[tuple[Session, Chunk]], decoding: Sequence[Session], draft_chunks: Sequence[Chunk]
     ) -> Forward:
-        """One pass over all rows. Drafters see the rows of the prompts; those of the decisions are returned."""
+        """One pass over all rows. Drafters see the rows of the prompts; those of the draft_chunks are returned."""
         firsts = [self.cache.length(session.slot) for session, _ in prompts]
-        drafting = [s for s in (*(session for session, _ in prompts), *deciding) if s.draft.gamma > 0]
+        drafting = [s for s in (*(session for session, _ in prompts), *decoding) if s.draft.gamma > 0]
         needs = sorted({name for s in drafting for drafter in s.draft.drafters.values() for name in drafter.needs})
-        forward = self._runtime.forward([*(chunk for _, chunk in prompts), *decisions], self.cache, needs)
+        forward = self._runtime.forward([*(chunk for _, chunk in prompts), *draft_chunks], self.cache, needs)
         for i, ((session, _), first) in enumerate(zip(prompts, firsts, strict=True)):
             for name, drafter in list(session.draft.drafters.items()):
                 if drafter.needs and session.draft.gamma > 0:
@@ -201,11 +202,7 @@ class Loop:
         return proposals
 
     def _checked(self, session: Session, proposal: Proposal, budget: int) -> Proposal:
-        """The proposal; where it breaks the contract, what was recorded.
-
-        Whether a session drafts in later rounds may depend on what was drawn in this one, also on draws that the rule
-        discards: each round's output follows the target's distribution given all that came before it, because its
-        random draws are its own (see Key)."""
+        """The proposal; where it breaks the contract, what was recorded."""
         record = session.record
         if record.error is not None:
             self._warn(session, record.error)
@@ -232,6 +229,7 @@ class Loop:
         for depth, node in enumerate((-1, *verdict.path)):
             if node + 1 in distributions.errors:
                 session.error = distributions.errors[node + 1]
+                # _settle leaves the token out; "bonus" makes ``tested`` the number of accepted drafts.
                 return Verdict(verdict.path[:depth], verdict.token, "bonus")
         return verdict
 

@@ -74,7 +74,7 @@ class KeyedRandomSource:
         uniform = self.uniform(key)
         if self._sampler is None or distribution.dtype != np.float32:
             return quantile(distribution, uniform)
-        if distribution.from_scores:  # probabilities of a whole vocabulary are never written down
+        if distribution.only_scores:  # probabilities of a whole vocabulary are never written down
             return distribution.token(self._sampler.quantile_of_scores(distribution.scores, uniform))
         return distribution.token(self._sampler.quantile(distribution.probs, uniform))
 

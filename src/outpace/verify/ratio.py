@@ -31,7 +31,8 @@ def draw(distribution: Distribution, rng: RandomSource, base: int, node: int, de
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:
-    """norm(max(p - q, 0)). Where rounding leaves nothing of it, p itself: a rejection then had no mass."""
+    """norm(max(p - q, 0)). Distributions over p's support ``[s]``, in p's dtype. Where rounding leaves nothing of
+    it, p itself: p <= q everywhere means p = q, so such a rejection is rounding."""
     left = np.maximum(target.probs - draft.on(target), 0)  # [s]
     total = float(left.sum())
     return Distribution(left / total, target.ids) if total > 0 else target
@@ -42,15 +43,15 @@ def verify(proposal: Proposal, distributions: Sequence[Distribution], rng: Rando
     path: list[int] = []
     node = -1
     while True:
-        target = distributions[node + 1]
+        left = distributions[node + 1]  # p; after rejections, what is left of it
         children = proposal.children(node)
         for child in children:
             token, draft = proposal.tokens[child], proposal.distribution(child)
-            if rng.bernoulli(Key(base, child, "accept"), min(1.0, target.prob(token) / draft.prob(token))):
+            if rng.bernoulli(Key(base, child, "accept"), min(1.0, left.prob(token) / draft.prob(token))):
                 path.append(child)
                 node = child
                 break
-            target = residual(target, draft)
+            left = residual(left, draft)
         else:
-            token = rng.categorical(Key(base, node, "next"), target)
+            token = rng.categorical(Key(base, node, "next"), left)
             return Verdict(path, token, "correction" if children else "bonus")

@@ -9,17 +9,17 @@ from ...core.types import Array, Distribution, Proposal
 from ...kernels.sampling import row_log_total
 from .extending import Start
 
-_GREEDY = 0.7  # p ** 0.7 is how often a first choice of probability p was the target's (docs/log.md)
+_GREEDY_EXPONENT = 0.7  # p ** 0.7 is how often a first choice of probability p was the target's (docs/log.md)
 
 
 def confidence(distribution: Distribution, logits: Array, token: int) -> float:
-    """P(the token is accepted), as the draft sees it: its probability of the token that it drew. Greedily, where the
-    distribution knows no doubt, the one of its logits is too low: the target's first choice is the draft's own more
-    often."""
+    """P(the token is accepted), as the draft sees it: its probability of the token that it drew. Greedily that is
+    always 1, so the softmax probability is used, to the power of 0.7: the target's first choice is the draft's own more
+    often than that probability says."""
     return (
         distribution.prob(token)
         if distribution.size > 1
-        else math.exp(float(logits[token]) - row_log_total(logits)) ** _GREEDY
+        else math.exp(float(logits[token]) - row_log_total(logits)) ** _GREEDY_EXPONENT
     )
 
 
@@ -28,7 +28,7 @@ class Chain:
 
     def __init__(self, session: Session, budget: int, start: Start = Start()) -> None:  # noqa: B008  # immutable
         self._session, self._budget, self._start = session, budget, start
-        self._node = start.node - 1 if start.path else -1  # a path is always the tree's only one
+        self._node = start.node - 1 if start.path else -1  # behind a path the tree is a chain so far
         self._accepted = 1.0  # estimated probability that the whole path so far is accepted
         self.tokens: list[int] = []
         self._distributions: list[Distribution | None] = []
