@@ -32,7 +32,6 @@ from outpace.drafters.medusa.drafter import MedusaHeads
 from outpace.drafters.medusa.training import medusa_accuracies, medusa_loss
 from outpace.files.checkpoint import open_checkpoint
 from outpace.runtimes.loading import load_model
-from outpace.runtimes.torch_decoder import OUTPUT
 from outpace.train.capture import Captured, capture
 from outpace.train.loop import train
 
@@ -131,7 +130,8 @@ def main() -> None:
     target = load_model(resolve("tiny"), weights="f32", backend="torch", threads=1)
     stored = open_checkpoint(target.path).tensors
     embedding = stored["model.embed_tokens.weight"].load(torch.float32)
-    output = stored[OUTPUT].load(torch.float32) if OUTPUT in stored else embedding
+    head = stored.get("lm_head.weight")
+    output = embedding if head is None else head.load(torch.float32)
     learn, held = read_text()
     encode = target.tokenizer.encode
     data, held_data = (

@@ -17,11 +17,10 @@ SCRIPTS = sorted(RUNS.glob("*.py"))
 
 
 @cache
-def names_in(module: str) -> set[str]:
-    """What may be imported from a module of ours, by its source: nothing of it runs."""
-    path = PACKAGE.joinpath(*module.split(".")[1:])
+def names_in(path: Path) -> set[str]:
+    """What may be imported from a module or package, by its source: nothing of it runs."""
     found: set[str] = {one.stem for one in path.iterdir()} if path.is_dir() else set()
-    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    source = path / "__init__.py" if path.is_dir() else path
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             found.add(node.name)
@@ -44,7 +43,8 @@ def test_it_compiles_and_imports_what_there_is(path):
     compile(tree, str(path), "exec")
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "outpace":
-            assert {one.name for one in node.names} <= names_in(node.module), ast.unparse(node)
+            place = PACKAGE.joinpath(*node.module.split(".")[1:])
+            place = place if place.is_dir() else place.with_suffix(".py")
+            assert {one.name for one in node.names} <= names_in(place), ast.unparse(node)
         elif isinstance(node, ast.ImportFrom) and (RUNS / f"{node.module}.py").exists():
-            local = ast.parse((RUNS / f"{node.module}.py").read_text(encoding="utf-8")).body
-            assert {one.name for one in node.names} <= {getattr(one, "name", None) for one in local}, ast.unparse(node)
+            assert {one.name for one in node.names} <= names_in(RUNS / f"{node.module}.py"), ast.unparse(node)
