@@ -12,7 +12,7 @@
 enum { TILE = ATTENTION_TILE, VECS = TILE / VW };
 
 #if VW == 16
-enum { BLOCK = 6 }; /* rows whose accumulators stay in registers */
+enum { BLOCK = 6 }; /* rows whose accumulators stay in registers, of which there are 32 here and 16 below */
 #elif VW == 8
 enum { BLOCK = 3 };
 #else

@@ -29,6 +29,7 @@ typedef struct {
     int bf16;                                                /* the cache's dtype: bfloat16, or float32 */
 } attention_shape;
 
+/* Cached entries, and query rows, that are worked on together; chosen by hand. */
 enum { ATTENTION_TILE = 32, ATTENTION_ROWS = 48 };
 
 /* Bytes of scratch a thread needs. */

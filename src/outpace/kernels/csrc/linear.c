@@ -12,7 +12,7 @@
 #define OP_SOURCES 0
 #endif
 
-enum { FEWEST = 4 }; /* blocks that a thread takes at once: shorter runs through memory cost more than they balance */
+enum { FEWEST = 4 }; /* blocks that a thread takes at once: shorter runs cost more than they balance; chosen by hand */
 
 static chunk_view chunk_of(const op_act *act, int first, int count) {
     chunk_view chunk = {0};

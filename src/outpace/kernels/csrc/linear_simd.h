@@ -270,8 +270,8 @@ OP_INLINE bvec b_byte(const uint8_t *p) { return b_load(p); }
 #define OP_BF16_PAIRS 0
 #endif
 
-/* Prefetch distance of the weights in bytes. The values were tuned by measurement with AVX-512 and with
- * AVX2; on which machines is not recorded. For integer weights AVX-512 also prefetches a second, farther address. */
+/* Prefetch distance of the weights in bytes. AVX2's were measured on two cores of an EPYC (Zen 3;
+ * docs/log.md, 2026-11-30); AVX-512's are a guess, since no machine with it was at hand. For integer weights AVX-512 also prefetches a second, farther address. */
 #if defined(OP_AVX512)
 #define OP_FAR_PREFETCH 1
 OP_INLINE int64_t near_bytes(int rows) { return rows <= 4 ? 2048 : 1024; }
@@ -282,7 +282,7 @@ OP_INLINE int64_t near_bytes(int rows) { return rows == 1 ? 1280 : 3072; }
 OP_INLINE void prefetch_near(const uint8_t *p) { __builtin_prefetch(p, 0, 3); }
 OP_INLINE void prefetch_far(const uint8_t *p) { __builtin_prefetch(p, 0, 2); }
 
-/* How many rows of activations one pass over a block of weights holds. */
+/* How many rows of activations one pass over a block of weights holds: as many as its accumulators have room for. */
 OP_INLINE int chunk_limit(int format) {
 #if defined(OP_AVX512)
     (void)format;

@@ -2,6 +2,7 @@
 
 #include "pass_vec.h"
 
+/* Bits of a radix digit, floats of a step, floats of a block, parts of a range; chosen by hand. */
 enum { DIGIT = 11, STEP = 4 * VW, BLOCK = 1024, PARTS = 512 };
 
 /* The order of floats as the order of whole numbers; -0 is 0. */
