@@ -19,7 +19,7 @@ test: lint
 	$(BIN)/python -m pytest -n logical --dist loadfile
 
 # A part of the suite in an environment without torch: the files that need it are left out. TESTS="tests/cli ..." chooses.
-TESTS ?= tests/engine tests/verify tests/cli tests/serve/test_stream.py tests/test_without_torch.py
+TESTS ?= tests/verify tests/engine/test_stream.py tests/cli/test_generate.py tests/test_without_torch.py
 test-slim: .venv-slim/test.stamp
 	.venv-slim/bin/python -m pytest -n logical --dist loadfile $(TESTS)
 
