@@ -102,7 +102,7 @@ $(BIN)/python:
 	@echo "Making .venv-slim, which has no torch"
 	$(PYTHON) -m venv .venv-slim
 	.venv-slim/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -r requirements/run.txt \
-	  -c requirements/dev.txt pytest pytest-xdist hypothesis openai httpx jsonschema_rs
+	  -c requirements/dev.txt pytest pytest-xdist hypothesis openai httpx jsonschema_rs safetensors
 	.venv-slim/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
