@@ -92,6 +92,8 @@ def test_a_plan_and_the_bench_carry_drafter_options(heads, tmp_path, capsys):
              "6", "--quiet", "--json", str(found)]  # fmt: skip
     assert cli.main(bench) == 0
     runs = json.loads(found.read_text())
+    flags = [*(word for name in heads for word in (f"--{name}-heads", heads[name])), "--drafter", ",".join(heads)]
+    assert cli.main(["bench", "--target", "tiny", *flags, "--gamma", "2", *bench[3:]]) == 0
     assert runs["settings"]["options"]["drafter_options"]["medusa"]["heads"] == heads["medusa"]
     assert any(run["report"]["drafter"] == "medusa" and run["report"]["drafted"] for run in runs["runs"])
 

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ._models import DEFAULT_TARGET, add_pair_arguments, add_part_options, catalogue_draft, options_from
+from ._models import DEFAULT_TARGET, add_pair_arguments, add_part_options, draft_for, options_from
 from ._output import check_output, write_output
 
 
@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported late
-    from .. import drafters
     from ..bench import session, workload
     from ..bench.contenders import modes
     from ..core.errors import ParameterError
@@ -96,10 +95,9 @@ def _measure(args):  # type: ignore[no-untyped-def]  # a Measurement, imported l
         prompts = [prompt for prompt in prompts if prompt.category in _listed(args.category)]
     target = target or DEFAULT_TARGET
     named = _listed(args.drafters) if args.drafters else list(options.drafters) or None
-    given = options.drafter_options
-    needs = named is None or any(name != "auto" and drafters.needs_draft(name, given) for name in named)
-    if draft is None and needs:
-        draft = catalogue_draft(target)
+    ours = [name for name in named or () if name != "auto"]
+    if draft is None and (named is None or ours):
+        draft = draft_for(target, ours, options.drafter_options)
     if named is None:
         named = ["draft_model", "lookup", "auto"] if draft else ["lookup"]
     peers = _listed(args.peers) if args.peers else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
@@ -26,14 +27,15 @@ class Option:
         return isinstance(value, (int, float) if self.kind is float else self.kind)
 
 
-def options_of(config: type[Any]) -> list[Option]:
+@functools.cache  # reading annotations is slow, and every flag and every check asks
+def options_of(config: Any) -> tuple[Option, ...]:
     """The options of a Config. A field of another type than bool, int, float and str is no option."""
     hints = get_type_hints(config)
-    return [
+    return tuple(
         Option(field.name, hints[field.name], None if field.default is MISSING else field.default)
         for field in fields(config)
         if hints[field.name] in _KINDS
-    ]
+    )
 
 
 def make_config(what: str, config: type[Any], values: Mapping[str, object]) -> Any:

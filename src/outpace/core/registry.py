@@ -67,7 +67,7 @@ class Registry:
 
     def _built_in(self) -> list[str]:
         room = importlib.import_module(self.package)
-        return [module.name for module in pkgutil.iter_modules(room.__path__) if module.name not in self.shared]
+        return [name for name in _modules_in(tuple(room.__path__)) if name not in self.shared]
 
     def _registered(self) -> dict[str, list[EntryPoint]]:
         found: dict[str, list[EntryPoint]] = {}
@@ -89,6 +89,12 @@ class Registry:
             return f"{what} cannot be imported: {type(error).__name__}: {error}"
         lacks = self.lacks(name, module)
         return f"{what} lacks {', and '.join(lacks)}" if lacks else ""
+
+
+@functools.cache
+def _modules_in(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the modules in the folders of a package, looked up once: every question for a name comes here."""
+    return tuple(module.name for module in pkgutil.iter_modules(path))
 
 
 @functools.cache

@@ -39,7 +39,7 @@ module = _REGISTRY.module
 def options(name: str) -> list[Option]:
     """The options of a rule."""
     found = module(name)
-    return options_of(cast(ConfigurableRule, found).Config) if _is_configurable(found) else []
+    return list(options_of(cast(ConfigurableRule, found).Config)) if _is_configurable(found) else []
 
 
 def rule(name: str, options: Mapping[str, object] | None = None) -> Rule:
