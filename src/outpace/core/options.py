@@ -27,9 +27,15 @@ class Option:
         return isinstance(value, (int, float) if self.kind is float else self.kind)
 
 
-@functools.cache  # reading annotations is slow, and every flag and every check asks
-def options_of(config: Any) -> tuple[Option, ...]:
+def options_of(config: type[Any]) -> tuple[Option, ...]:
     """The options of a Config. A field of another type than bool, int, float and str is no option."""
+    key: Any = config  # a class; mypy does not see that it can be hashed
+    return _options_of(key)
+
+
+@functools.cache
+def _options_of(config: Any) -> tuple[Option, ...]:
+    """Reading annotations is slow, and every flag and every check asks."""
     hints = get_type_hints(config)
     return tuple(
         Option(field.name, hints[field.name], None if field.default is MISSING else field.default)
